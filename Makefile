@@ -1,0 +1,59 @@
+# Two commands do everything: `make run` (the main job) and `make test` (lint, types, tests).
+# Each sets up its own virtual environment in .venv, inside the checkout.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUN_READY := $(VENV)/.ready-run
+DEV_READY := $(VENV)/.ready-dev
+# `make run ARGS="--epochs 5"` passes options on to `weightloom demo`.
+ARGS   ?=
+
+.PHONY: help run test lint types unit bench clean
+
+help:
+	@echo "make run    set up, then run the main job: weightloom demo (ARGS=... for its options)"
+	@echo "make test   set up, then lint, type check and run every test"
+	@echo "make bench  set up, then measure speed: benchmarks/models.py"
+	@echo "make clean  remove the virtual environment and caches"
+
+$(BIN)/python:
+	@echo "== making a virtual environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(RUN_READY): pyproject.toml | $(BIN)/python
+	@echo "== installing weightloom and what the demo needs (PyTorch is large: a minute or two)"
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(DEV_READY): pyproject.toml | $(BIN)/python
+	@echo "== installing weightloom and the tools for development (a few minutes the first time)"
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+run: $(RUN_READY)
+	@echo "== weightloom demo $(ARGS)"
+	$(BIN)/weightloom demo $(ARGS)
+
+test: lint types unit
+
+lint: $(DEV_READY)
+	@echo "== lint"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_READY)
+	@echo "== types"
+	$(BIN)/mypy
+
+unit: $(DEV_READY)
+	@echo "== tests"
+	$(BIN)/pytest -n 2
+
+bench: $(DEV_READY)
+	@echo "== speed; peers that are not installed are named in the report (see benchmarks/README.md)"
+	$(BIN)/python benchmarks/models.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

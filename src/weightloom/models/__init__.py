@@ -1,0 +1,34 @@
+"""Hypernetworks, their rivals, and what is needed to train and keep them."""
+
+from weightloom.models.embedding import ConditionalNeuralProcess, EmbeddingNetwork
+from weightloom.models.encoders import SetEncoder
+from weightloom.models.heads import (
+    ChunkedHead,
+    DeltaHead,
+    FullHead,
+    Head,
+    LowRankHead,
+    PerLayerHead,
+)
+from weightloom.models.hyper import HyperNetwork
+from weightloom.models.mlp import mlp
+from weightloom.models.plan import Plan
+
+__all__ = [
+    # the two ways to condition a network
+    "HyperNetwork",
+    "EmbeddingNetwork",
+    "ConditionalNeuralProcess",
+    # parts
+    "mlp",
+    "SetEncoder",
+    # heads: how the weights are written
+    "Head",
+    "FullHead",
+    "LowRankHead",
+    "ChunkedHead",
+    "PerLayerHead",
+    "DeltaHead",
+    # looking inside
+    "Plan",
+]

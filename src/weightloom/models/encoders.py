@@ -1,0 +1,123 @@
+"""Encoders map a condition to features; here is what must be known about any of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from weightloom.errors import ShapeError
+
+__all__ = ["SetEncoder", "condition_dims", "encode", "feature_moment", "feature_width"]
+
+
+class SetEncoder(nn.Module):
+    """Encodes a set: every element by ``each``, then the mean (or the sum, or the maximum).
+
+    A condition is [d, *c], d elements in any order; a batch of them is [b, d, *c].
+
+    >>> SetEncoder(nn.Linear(3, 8))(torch.zeros(5, 10, 3)).shape
+    torch.Size([5, 8])
+    """
+
+    def __init__(self, each: nn.Module, pool: str = "mean") -> None:
+        super().__init__()
+        if pool not in ("mean", "sum", "max"):
+            raise ShapeError(f"pool={pool!r} is unknown; choose mean, sum or max")
+        self.each = each
+        self.pool = pool
+
+    def forward(self, condition: Tensor) -> Tensor:
+        b, d = condition.shape[:2]
+        features = self.each(condition.flatten(0, 1)).unflatten(0, (b, d))
+        return features.amax(1) if self.pool == "max" else getattr(features, self.pool)(1)
+
+
+def feature_width(encoder: nn.Module) -> int | None:
+    """How many features the encoder gives, read from its last layer; None if it does not say."""
+    for module in reversed(list(encoder.modules())):
+        if isinstance(module, nn.Linear):
+            return module.out_features
+        if isinstance(module, nn.Embedding):
+            return module.embedding_dim
+        if isinstance(module, _ConvNd):
+            return None  # what follows it (flattening, pooling) decides
+    return None
+
+
+def condition_dims(encoder: nn.Module) -> int | None:
+    """How many dimensions one condition has, read from the first layer; None if it does not say."""
+    if isinstance(encoder, SetEncoder):
+        inner = condition_dims(encoder.each)
+        return None if inner is None else inner + 1
+    for module in encoder.modules():
+        if isinstance(module, nn.Flatten | nn.Unflatten):
+            return None
+        if isinstance(module, nn.Linear):
+            return 1
+        if isinstance(module, nn.Embedding):
+            return 0
+        if isinstance(module, _ConvNd):
+            return len(module.kernel_size) + 1
+    return None
+
+
+def encode(encoder: nn.Module, condition: Tensor, dims: int | None) -> tuple[Tensor, bool]:
+    """Features [b, k], and whether a single condition (no leading dimension) was given."""
+    if dims is not None and condition.dim() not in (dims, dims + 1):
+        raise ShapeError(
+            f"condition has shape {tuple(condition.shape)}, but one condition has {dims} "
+            f"dimension{'' if dims == 1 else 's'} here; pass [b, ...] with {dims + 1} dimensions, "
+            f"or a single condition with {dims} (condition_dims= sets this by hand)"
+        )
+    single = dims is not None and condition.dim() == dims
+    features = encoder(condition.unsqueeze(0) if single else condition)
+    if dims is None and features.dim() == 1:
+        single, features = True, features.unsqueeze(0)
+    if features.dim() != 2:
+        raise ShapeError(
+            f"the encoder returned features of shape {tuple(features.shape)} for a condition of "
+            f"shape {tuple(condition.shape)}; it must return [b, k], one row for each condition"
+        )
+    return features, single
+
+
+@torch.no_grad()
+def feature_moment(
+    encoder: nn.Module, dims: int | None, calibration: Tensor | None
+) -> tuple[float, str]:
+    """The second moment of one feature, and where the number comes from.
+
+    Measured on ``calibration`` if given; else on standard normal conditions if the first layer is
+    Linear, on the table itself for an Embedding; else taken to be 1.
+    """
+    training = encoder.training
+    encoder.eval()
+    try:
+        if calibration is not None:
+            features, source = encode(encoder, calibration, dims)[0], "measured on calibration"
+        else:
+            probe = _probe(encoder)
+            if probe is None:
+                return 1.0, "assumed: pass calibration= to measure it"
+            features, source = encoder(probe), "measured on standard normal conditions"
+    finally:
+        encoder.train(training)
+    moment = features.double().square().mean().item()
+    if not math.isfinite(moment) or moment == 0.0:
+        return 1.0, f"assumed: features were {'zero' if moment == 0.0 else 'not finite'}"
+    return moment, source
+
+
+def _probe(encoder: nn.Module) -> Tensor | None:
+    """Conditions to try an encoder on, or None. Drawn from a generator of their own."""
+    first = next((m for m in encoder.modules() if next(m.children(), None) is None), None)
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(first, nn.Embedding):
+        return torch.arange(first.num_embeddings, device=first.weight.device)
+    if isinstance(first, nn.Linear) and isinstance(encoder, nn.Linear | nn.Sequential):
+        probe = torch.randn(256, first.in_features, generator=generator)
+        return probe.to(first.weight)
+    return None

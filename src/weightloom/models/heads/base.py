@@ -1,0 +1,74 @@
+"""The contract of a head: the last layer of f, which maps features to the primary's weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from weightloom.errors import HeadError
+from weightloom.weights import Generated, WeightSpec
+
+__all__ = ["Head", "Target", "key"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """How one generated tensor should be distributed at the start of training."""
+
+    variance: float
+    """second moment of the part that depends on the condition"""
+    offset: Tensor | None = None
+    """the part that does not; None is zero"""
+
+
+class Head(nn.Module, ABC):
+    """Writes weights from features. Made with its options, then built for one primary.
+
+    A new head implements `_allocate`, `generate`, `initialise`, `default` and `zero`, and inherits
+    the tests in ``tests/models/head_contract.py``.
+    """
+
+    spec: WeightSpec | None = None
+    features: int = 0
+
+    def build(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
+        """Make the parameters for this primary; ``values`` are the primary's own weights."""
+        if self.spec is not None:
+            raise HeadError(
+                f"this {type(self).__name__} already writes the weights of another primary; make a "
+                f"new head for each HyperNetwork"
+            )
+        self.spec = spec
+        self.features = features
+        self._allocate(spec, features, values)
+        self.default()
+
+    @abstractmethod
+    def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None: ...
+
+    @abstractmethod
+    def generate(self, features: Tensor) -> dict[str, Generated]:
+        """features [b, k] -> for every name of the spec, one tensor for each condition."""
+
+    @abstractmethod
+    def initialise(self, targets: Mapping[str, Target], moment: float) -> None:
+        """Draw parameters so that generated tensors meet ``targets``.
+
+        ``moment`` is the second moment of one feature. Variances are over the draw.
+        """
+
+    @abstractmethod
+    def default(self) -> None:
+        """What `nn.Linear` would have done; kept to show what goes wrong with it."""
+
+    @abstractmethod
+    def zero(self, moment: float) -> None:
+        """Generate exactly zero, but let gradients through."""
+
+
+def key(name: str) -> str:
+    """A parameter name that can be registered inside another module (no dots allowed there)."""
+    return name.replace(".", "/")

@@ -1,0 +1,241 @@
+"""Generated tensors before they are written: one value that heads return and layers consume.
+
+A head maps features phi [b, k] to one weight tensor for each of b conditions. Writing that tensor
+out [b, *shape] is only one way to use it: a linear layer can contract its input with the head's
+table first and never write the weights. Each class here knows how to do both, and what both cost.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Expanded", "Factored", "Generated", "LinearCall", "Written"]
+
+# How many floating-point operations pass in the time of moving one number to or from memory. CPUs
+# and GPUs of the last decade sit between 20 and 80 for float32; the choice is not sensitive to it.
+FLOPS_PER_WORD = 40.0
+
+
+@dataclass(frozen=True)
+class LinearCall:
+    """The shape of one use of a generated matrix: what the cost of each order depends on."""
+
+    conditions: int
+    points: int
+    """inputs for each condition"""
+    input_grad: bool
+    """whether the gradient with respect to the input is wanted"""
+    weight_grad: bool
+    """whether gradients flow into the head"""
+
+
+class Generated(ABC):
+    """One weight tensor for each of b conditions, perhaps not written out."""
+
+    shape: tuple[int, ...]
+    _dense: Tensor | None = None
+
+    @abstractmethod
+    def _write(self) -> Tensor: ...
+
+    def dense(self) -> Tensor:
+        """The tensor itself, [b, *shape]; written once however often it is used."""
+        if self._dense is None:
+            self._dense = self._write()
+        return self._dense
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """The tensor as an [out, in] matrix: trailing dimensions belong to the input."""
+        out = self.shape[0] if self.shape else 1
+        return out, _numel(self.shape) // max(out, 1)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients will be wanted for what generated this tensor."""
+        return any(tensor.requires_grad for tensor in self.batched())
+
+    def orders(self, call: LinearCall) -> dict[str, float]:
+        """Cost, in floating-point operations, of each order in which ``x W^T`` can be computed."""
+        return {"write": _apply_cost(call, *self.matrix_shape)}
+
+    def could_skip_writing(self) -> bool:
+        """Whether some order other than writing can ever be the cheapest."""
+        return False
+
+    def linear(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
+        """``x W^T + bias``: x [b, n, in], bias [b, out] or [out] -> [b, n, out]."""
+        weight = self.dense().flatten(2).transpose(1, 2)
+        if bias is None:
+            return torch.bmm(x, weight)
+        rows = bias.unsqueeze(1) if bias.dim() == 2 else bias
+        return torch.baddbmm(rows, x, weight)
+
+    @abstractmethod
+    def batched(self) -> tuple[Tensor, ...]:
+        """The tensors that have a leading condition dimension."""
+
+    @abstractmethod
+    def rebuild(self, tensors: tuple[Tensor, ...]) -> Generated:
+        """The same thing with other values for `batched()`; used inside vmap."""
+
+
+class Written(Generated):
+    """A tensor that is already there."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape = tuple(tensor.shape[1:])
+        self._dense = tensor
+
+    def _write(self) -> Tensor:  # pragma: no cover - _dense is always set
+        raise AssertionError("a written tensor is never written again")
+
+    def batched(self) -> tuple[Tensor, ...]:
+        return (self.dense(),)
+
+    def rebuild(self, tensors: tuple[Tensor, ...]) -> Written:
+        return Written(tensors[0])
+
+
+class Expanded(Generated):
+    """W = offset + sum_k phi_k table_k: the output of a linear head.
+
+    table [k, *shape] is stored with the feature dimension first, so that both writing
+    (phi @ table) and contracting the input (x @ table^T) are one plain matrix product.
+    """
+
+    def __init__(self, features: Tensor, table: Tensor, offset: Tensor | None) -> None:
+        self.shape = tuple(table.shape[1:])
+        self.features = features
+        self.table = table
+        self.offset = offset
+
+    def _write(self) -> Tensor:
+        flat = self.table.flatten(1)
+        if self.offset is None:
+            written = self.features @ flat
+        else:
+            written = torch.addmm(self.offset.flatten(), self.features, flat)
+        # Under autocast the product comes back in half precision; weights keep the head's type.
+        return written.to(self.table.dtype).unflatten(1, self.shape) if self.shape else written
+
+    def orders(self, call: LinearCall) -> dict[str, float]:
+        out, inner = self.matrix_shape
+        k = self.table.shape[0]
+        write = _apply_cost(call, out, inner) + _table_cost(
+            call.conditions, k, out * inner, call.weight_grad, call.weight_grad
+        )
+        # T = x . table has k * out numbers for each point; phi then picks the combination.
+        rows = call.conditions * call.points
+        contract = _table_cost(rows, inner, k * out, call.weight_grad, call.input_grad)
+        contract += (2.0 + FLOPS_PER_WORD) * rows * k * out * (2 if call.weight_grad else 1)
+        return {"write": write, "contract": contract}
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.table.requires_grad or self.features.requires_grad
+
+    def could_skip_writing(self) -> bool:
+        return self.table.shape[0] < self.matrix_shape[1]
+
+    def linear(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
+        if order != "contract":
+            return super().linear(x, bias)
+        out, inner = self.matrix_shape
+        b, n, _ = x.shape
+        k = self.table.shape[0]
+        products = F.linear(x, self.table.reshape(k * out, inner))  # [b, n, k * out]
+        if n == 1:
+            y = torch.bmm(self.features.unsqueeze(1), products.view(b, k, out))
+        else:
+            features = self.features.view(b, 1, 1, k)
+            y = torch.matmul(features, products.view(b, n, k, out)).squeeze(2)
+        if self.offset is not None:
+            y = y + F.linear(x, self.offset.reshape(out, inner))
+        return _add_bias(y, bias)
+
+    def batched(self) -> tuple[Tensor, ...]:
+        return (self.features,)
+
+    def rebuild(self, tensors: tuple[Tensor, ...]) -> Expanded:
+        return Expanded(tensors[0], self.table, self.offset)
+
+
+class Factored(Generated):
+    """W = offset + left right: a generated matrix of low rank, [b, out, r] times [b, r, in]."""
+
+    def __init__(
+        self, left: Tensor, right: Tensor, offset: Tensor | None, shape: tuple[int, ...]
+    ) -> None:
+        self.shape = shape
+        self.left = left
+        self.right = right
+        self.offset = offset
+
+    def _write(self) -> Tensor:
+        if self.offset is None:
+            product = torch.bmm(self.left, self.right)
+        else:
+            product = torch.baddbmm(self.offset.reshape(self.matrix_shape), self.left, self.right)
+        return product.to(self.left.dtype).unflatten(2, self.shape[1:])
+
+    def orders(self, call: LinearCall) -> dict[str, float]:
+        out, inner = self.matrix_shape
+        rank = self.right.shape[1]
+        write = _apply_cost(call, out, inner) + call.conditions * out * inner * 2.0 * rank * (
+            3 if call.weight_grad else 1
+        )
+        factor = _apply_cost(call, rank, inner) + _apply_cost(call, out, rank)
+        if self.offset is not None:
+            factor += 2.0 * call.conditions * call.points * inner * out * (1 + call.input_grad)
+        return {"write": write, "factor": factor}
+
+    def could_skip_writing(self) -> bool:
+        return True
+
+    def linear(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
+        if order != "factor":
+            return super().linear(x, bias)
+        y = torch.bmm(torch.bmm(x, self.right.transpose(1, 2)), self.left.transpose(1, 2))
+        if self.offset is not None:
+            y = y + F.linear(x, self.offset.reshape(self.matrix_shape))
+        return _add_bias(y, bias)
+
+    def batched(self) -> tuple[Tensor, ...]:
+        return (self.left, self.right)
+
+    def rebuild(self, tensors: tuple[Tensor, ...]) -> Factored:
+        return Factored(tensors[0], tensors[1], self.offset, self.shape)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return y
+    return y + (bias.unsqueeze(1) if bias.dim() == 2 else bias)
+
+
+def _apply_cost(call: LinearCall, out: int, inner: int) -> float:
+    """x W^T with W already written, one matrix for each condition; and its gradients."""
+    product = 2.0 * call.conditions * call.points * out * inner
+    traffic = FLOPS_PER_WORD * call.conditions * out * inner
+    passes = 1 + int(call.input_grad) + int(call.weight_grad)
+    return product * passes + traffic * (1 + 2 * int(call.weight_grad))
+
+
+def _table_cost(rows: int, inner: int, outer: int, table_grad: bool, row_grad: bool) -> float:
+    """[rows, inner] times a table [inner, outer] shared by all rows; and its gradients."""
+    product = 2.0 * rows * inner * outer
+    traffic = FLOPS_PER_WORD * rows * outer
+    return product * (1 + int(table_grad) + int(row_grad)) + traffic * (1 + int(table_grad))

@@ -1,0 +1,213 @@
+"""Batched rules: how one layer treats x [b, ...] when each of the b rows has its own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from weightloom.weights.generated import Generated, LinearCall
+
+__all__ = ["Decision", "Rules"]
+
+_CONVOLUTIONS = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
+
+# Modules that treat every number alike: one call does all rows. Dropout is one of them: every
+# element draws its own noise, so conditions and samples never share a mask.
+_ELEMENTWISE = frozenset(
+    {
+        nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU,
+        nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish,
+        nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Dropout,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one generated layer was computed: the order chosen and the cost of each one offered."""
+
+    layer: str
+    order: str
+    costs: Mapping[str, float]
+    reason: str
+
+
+class Rules:
+    """Applies single layers with generated weights; records which order it chose for each."""
+
+    def __init__(
+        self,
+        generated: Mapping[str, Generated],
+        order: str = "auto",
+        decisions: list[Decision] | None = None,
+    ) -> None:
+        self.generated = generated
+        self.order = order
+        self.decisions = decisions
+
+    def apply(self, module: nn.Module, prefix: str, x: Tensor) -> Tensor | None:
+        """The layer's output [b, ...], or None if there is no rule for it."""
+        kind = type(module)
+        if kind in _ELEMENTWISE:
+            return module(x)
+        if isinstance(module, nn.Flatten) and kind is nn.Flatten:
+            return _flatten(module, x)
+        if kind is nn.Linear:
+            return self._linear_layer(module, prefix, x)
+        if kind in _CONVOLUTIONS:
+            return self._convolution(module, prefix, x)  # type: ignore[arg-type]
+        return None
+
+    # -- linear layers --------------------------------------------------------------------------
+
+    def _linear_layer(self, module: nn.Module, prefix: str, x: Tensor) -> Tensor | None:
+        if x.dim() < 2:
+            return None
+        weight = self.generated.get(prefix + "weight")
+        bias = self._vector(module, prefix)
+        if weight is None:
+            y = F.linear(x, module.weight)  # type: ignore[arg-type]
+            return y if bias is None else y + _rows(bias, x.dim())
+        points = x.reshape(x.shape[0], -1, x.shape[-1])
+        y = self.linear(prefix + "weight", weight, points, bias, conditions=x.shape[0])
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+    def linear(
+        self, name: str, weight: Generated, x: Tensor, bias: Tensor | None, conditions: int
+    ) -> Tensor:
+        """``x W^T + bias`` for x [b, n, in], in the cheapest order (or the forced one)."""
+        grad = torch.is_grad_enabled()
+        shape = LinearCall(
+            conditions=conditions,
+            points=x.shape[1],
+            input_grad=grad and x.requires_grad,
+            weight_grad=grad and weight.requires_grad,
+        )
+        costs = weight.orders(shape)
+        order = self._choose(costs)
+        if self.decisions is not None:
+            self.decisions.append(
+                Decision(
+                    name.rpartition(".")[0] or name, order, costs, _why(shape, order, self.order)
+                )
+            )
+        return weight.linear(x, bias, order)
+
+    def _choose(self, costs: Mapping[str, float]) -> str:
+        if self.order in costs:
+            return self.order
+        return min(costs, key=costs.__getitem__) if self.order == "auto" else "write"
+
+    def lazy(self, name: str, local: str, root: nn.Module) -> bool:
+        """Whether a weight of ``root``, which vmap runs, may be better left unwritten."""
+        owner, _, leaf = local.rpartition(".")
+        value = self.generated[name]
+        if leaf != "weight" or not value.could_skip_writing() or self.order == "write":
+            return False
+        module = _submodule(root, owner)
+        return type(module) is nn.Linear or (type(module) in _CONVOLUTIONS and _is_1x1(module))
+
+    # -- convolutions ---------------------------------------------------------------------------
+
+    def _convolution(self, module: _ConvNd, prefix: str, x: Tensor) -> Tensor | None:
+        """One grouped convolution for all conditions.
+
+        Groups want channels of all conditions side by side, [n, b * c, *space]. The result is
+        handed on as a view [b, n, c, *space] of that layout; elementwise layers keep the strides,
+        so the next convolution finds its layout ready and nothing is copied in between.
+        """
+        space = len(module.kernel_size)
+        if module.padding_mode != "zeros" or x.dim() not in (space + 2, space + 3):
+            return None
+        weight = self.generated.get(prefix + "weight")
+        if weight is None:
+            return None
+        bias = self._vector(module, prefix)
+        single = x.dim() == space + 2
+        x = x.unsqueeze(1) if single else x
+        if _is_1x1(module) and weight.could_skip_writing():
+            y = self._pointwise(prefix, weight, x, bias)
+        else:
+            y = _grouped(module, weight.dense(), x, bias)
+            if self.decisions is not None:
+                self.decisions.append(
+                    Decision(prefix.rstrip("."), "write", {}, "one grouped convolution")
+                )
+        return y.squeeze(1) if single else y
+
+    def _pointwise(self, prefix: str, weight: Generated, x: Tensor, bias: Tensor | None) -> Tensor:
+        """A 1x1 convolution is a linear layer over channels."""
+        last = x.movedim(2, -1)
+        points = last.reshape(x.shape[0], -1, x.shape[2])
+        y = self.linear(prefix + "weight", weight, points, bias, conditions=x.shape[0])
+        return y.reshape(*last.shape[:-1], y.shape[-1]).movedim(-1, 2)
+
+    def _vector(self, module: nn.Module, prefix: str) -> Tensor | None:
+        """The layer's bias: [b, out] if generated, [out] if learned directly, or None."""
+        generated = self.generated.get(prefix + "bias")
+        return module.bias if generated is None else generated.dense()  # type: ignore[return-value]
+
+
+def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    b, n = x.shape[:2]
+    if bias is not None:
+        bias = bias.expand(b, -1).reshape(-1)
+    y = _CONVOLUTIONS[
+        type(module)
+    ](  # type: ignore[index]
+        x.movedim(0, 1).reshape(n, -1, *x.shape[3:]),
+        weight.flatten(0, 1),
+        bias,
+        module.stride,
+        module.padding,
+        module.dilation,
+        b * module.groups,
+    )
+    return y.unflatten(1, (b, -1)).movedim(1, 0)
+
+
+def _is_1x1(module: nn.Module) -> bool:
+    """Kernel 1, stride 1, no padding, one group: every position is treated by one matrix."""
+    ones = (1,) * len(module.kernel_size)  # type: ignore[arg-type]
+    return (
+        module.kernel_size == ones
+        and module.stride == ones
+        and module.groups == 1
+        and module.padding in ("valid", (0,) * len(ones))
+    )
+
+
+def _flatten(module: nn.Flatten, x: Tensor) -> Tensor:
+    """Flatten sees one row at a time, so non-negative dimensions move by one."""
+    start, end = module.start_dim, module.end_dim
+    return x.flatten(start + 1 if start >= 0 else start, end + 1 if end >= 0 else end)
+
+
+def _rows(bias: Tensor, ndim: int) -> Tensor:
+    """A bias [b, out] made to broadcast over [b, ..., out]; [out] stays as it is."""
+    return bias.reshape(bias.shape[0], *(1,) * (ndim - 2), -1) if bias.dim() == 2 else bias
+
+
+def _submodule(root: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return root.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+def _why(shape: LinearCall, order: str, asked: str) -> str:
+    if asked != "auto":
+        return f"order={asked!r} was asked for"
+    meaning = {
+        "write": "writing the weights, then applying them",
+        "contract": "contracting the input with the head's table; the weights are never written",
+        "factor": "applying the two factors; the matrix is never formed",
+    }
+    grad = "training" if shape.weight_grad else "inference"
+    inputs = "input" if shape.points == 1 else "inputs"
+    return f"{meaning[order]} is cheapest: {shape.points} {inputs} per condition, {grad}"
