@@ -13,6 +13,7 @@ from weightloom.models.heads import (
 from weightloom.models.hyper import HyperNetwork
 from weightloom.models.mlp import mlp
 from weightloom.models.plan import Plan
+from weightloom.models.sizes import count_parameters, matched_pair
 
 __all__ = [
     # the two ways to condition a network
@@ -29,6 +30,9 @@ __all__ = [
     "ChunkedHead",
     "PerLayerHead",
     "DeltaHead",
+    # how large
+    "count_parameters",
+    "matched_pair",
     # looking inside
     "Plan",
 ]

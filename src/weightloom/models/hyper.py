@@ -113,7 +113,7 @@ class HyperNetwork(nn.Module):
     # -- running ---------------------------------------------------------------------------------
 
     def forward(self, x: Any, condition: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """output[i] = primary(x[i]) with the weights of condition[i]; or one condition for all of x.
+        """output[i] = primary(x[i]) with the weights of condition[i]; one condition serves all of x.
 
         Further tensor arguments have one row for each condition too, unless wrapped in
         `weightloom.shared`; anything else is handed to the primary as it is.

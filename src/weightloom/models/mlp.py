@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -52,7 +53,7 @@ def mlp(
             )
         activation = _ACTIVATIONS[activation]
     layers: list[nn.Module] = []
-    for i, (inner, out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (inner, out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(inner, out, bias=bias))
         if last_activation or i < len(sizes) - 2:
             layers.append(activation())

@@ -13,9 +13,10 @@ its own weights, in the cheapest way that is known for each part of the module:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,9 @@ from weightloom.weights.recurrent import forget_weights
 from weightloom.weights.rules import Decision, Rules
 from weightloom.weights.spec import WeightSpec
 
-__all__ = ["RowwiseCall", "Shared", "call", "shared"]
+__all__ = ["RowwiseCall", "Shared", "call", "shared", "with_aliases"]
+
+V = TypeVar("V")
 
 # torch.vmap reports what it cannot do through any of these.
 _VMAP_REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
@@ -60,12 +63,27 @@ def call(
 ) -> Any:
     """``module(*args, **kwargs)`` with the tensors of ``spec`` replaced by ``weights``."""
     spec.check(weights)
-    return _functional(module, with_aliases(spec, weights), args, dict(kwargs or {}))
+    state = _distinct(module, with_aliases(spec, weights))
+    return _functional(module, state, args, dict(kwargs or {}))
+
+
+def _distinct(module: nn.Module, state: Mapping[str, V]) -> dict[str, V]:
+    """Each parameter under one name only, where the same submodule appears under several.
+
+    `functional_call` would restore such a parameter twice, the second time to the wrong tensor.
+    """
+    found: dict[tuple[int, str], str] = {}
+    for name in state:
+        owner, _, leaf = name.rpartition(".")
+        found.setdefault((id(module.get_submodule(owner)), leaf), name)
+    return {name: state[name] for name in found.values()}
 
 
 def _functional(
     module: nn.Module, state: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    if not state:  # nothing to replace; scripted modules allow no replacing at all
+        return module(*args, **kwargs)
     forget_weights(module)
     try:
         return functional_call(module, state, args, kwargs)
@@ -170,11 +188,8 @@ class _Task:
         self.module = module
         self.prefix = prefix
         self.owner = owner
-        self.weights = {
-            name[len(prefix) :]: value
-            for name, value in owner.generated.items()
-            if name.startswith(prefix)
-        }
+        mine = [name for name in owner.generated if name.startswith(prefix)]
+        self.weights = _distinct(module, {n[len(prefix) :]: owner.generated[n] for n in mine})
         self.leaves, self.tree = tree_flatten((args, dict(kwargs)))
         self.split = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
         self._check_rows()
@@ -238,7 +253,8 @@ class _Task:
             return [leaf for leaf in leaves if isinstance(leaf, Tensor)], buffers
 
         mapped = vmap(one, randomness="different")
-        values, updated = mapped(eager, pieces, buffers, tensors)
+        with _attention_that_differentiates():
+            values, updated = mapped(eager, pieces, buffers, tensors)
         _keep_average(self.module, updated)
         tree, leaves = rest
         stacked = iter(values)
@@ -248,7 +264,10 @@ class _Task:
         full = self.prefix + name
 
         def linear(value: Generated, x: Tensor, bias: Tensor | None) -> Tensor:
-            return self.owner.rules.linear(full, value, x, bias, conditions=self.owner.rows)
+            # Inside vmap no tensor says that it requires a gradient; most inputs of layers do.
+            return self.owner.rules.linear(
+                full, value, x, bias, conditions=self.owner.rows, input_grad=True
+            )
 
         return linear
 
@@ -302,6 +321,24 @@ def _known_slow(module: nn.Module) -> str | None:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return text[0][:160] if text else type(error).__name__
+
+
+@contextmanager
+def _attention_that_differentiates() -> Iterator[None]:
+    """No fused attention while gradients are wanted.
+
+    In evaluation mode attention layers take a fused path without derivatives unless a weight says
+    that it requires a gradient, and inside vmap none does.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    if torch.is_grad_enabled() and before and not torch.compiler.is_compiling():
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+    else:
+        yield
 
 
 def _autocast_safe(tensor: Tensor) -> Tensor:

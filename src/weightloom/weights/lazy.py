@@ -25,7 +25,7 @@ _CONVOLUTIONS = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
 _METADATA = {
     Tensor.shape.__get__,  # type: ignore[attr-defined]
     Tensor.dtype.__get__,  # type: ignore[attr-defined]
-    Tensor.device.__get__,  # type: ignore[attr-defined]
+    Tensor.device.__get__,
     Tensor.ndim.__get__,  # type: ignore[attr-defined]
     Tensor.size,
     Tensor.dim,
@@ -41,7 +41,7 @@ class LazyWeight(Tensor):
 
     @classmethod
     def make(cls, value: Generated, linear: Linear) -> Tensor:
-        """``value`` holds one condition (b = 1); ``linear(value, x [1, n, in], bias)`` applies it."""
+        """``value`` holds one condition; ``linear(value, x [1, n, in], bias)`` applies it."""
         like = value.batched()[0]
         placeholder = torch.empty((), dtype=like.dtype, device=like.device).expand(value.shape)
         lazy = placeholder.as_subclass(cls)

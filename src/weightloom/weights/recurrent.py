@@ -21,4 +21,4 @@ def forget_weights(module: nn.Module) -> None:
         if isinstance(part, nn.RNNBase) and None in part._parameters.values():
             own = [getattr(part, name, None) for name in part._flat_weights_names]
             part._flat_weights = [torch.empty(0) if weight is None else weight for weight in own]
-            part._flat_weight_refs = [weakref.ref(weight) for weight in part._flat_weights]
+            part._flat_weight_refs = [weakref.ref(w) for w in part._flat_weights]  # type: ignore[arg-type]

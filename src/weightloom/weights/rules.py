@@ -78,14 +78,20 @@ class Rules:
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def linear(
-        self, name: str, weight: Generated, x: Tensor, bias: Tensor | None, conditions: int
+        self,
+        name: str,
+        weight: Generated,
+        x: Tensor,
+        bias: Tensor | None,
+        conditions: int,
+        input_grad: bool = False,
     ) -> Tensor:
         """``x W^T + bias`` for x [b, n, in], in the cheapest order (or the forced one)."""
         grad = torch.is_grad_enabled()
         shape = LinearCall(
             conditions=conditions,
             points=x.shape[1],
-            input_grad=grad and x.requires_grad,
+            input_grad=grad and (input_grad or x.requires_grad),
             weight_grad=grad and weight.requires_grad,
         )
         costs = weight.orders(shape)
@@ -159,7 +165,7 @@ def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None) ->
         bias = bias.expand(b, -1).reshape(-1)
     y = _CONVOLUTIONS[
         type(module)
-    ](  # type: ignore[index]
+    ](
         x.movedim(0, 1).reshape(n, -1, *x.shape[3:]),
         weight.flatten(0, 1),
         bias,
@@ -171,9 +177,11 @@ def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None) ->
     return y.unflatten(1, (b, -1)).movedim(1, 0)
 
 
-def _is_1x1(module: nn.Module) -> bool:
+def _is_1x1(module: nn.Module | None) -> bool:
     """Kernel 1, stride 1, no padding, one group: every position is treated by one matrix."""
-    ones = (1,) * len(module.kernel_size)  # type: ignore[arg-type]
+    if not isinstance(module, _ConvNd):
+        return False
+    ones = (1,) * len(module.kernel_size)
     return (
         module.kernel_size == ones
         and module.stride == ones

@@ -149,7 +149,7 @@ def _checked_shape(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
         )
     if not parameter.is_floating_point():
         raise UnsupportedModuleError(
-            f"parameter {name!r} has dtype {parameter.dtype}; only floating-point parameters can be "
-            f"generated. Leave it out with a narrower generate= pattern"
+            f"parameter {name!r} has dtype {parameter.dtype}; only floating-point parameters can "
+            f"be generated. Leave it out with a narrower generate= pattern"
         )
     return tuple(parameter.shape)

@@ -24,7 +24,7 @@ __all__ = [
     "make_head",
 ]
 
-_BY_NAME = {
+_BY_NAME: dict[str, type[Head]] = {
     "full": FullHead,
     "low_rank": LowRankHead,
     "chunked": ChunkedHead,
@@ -42,4 +42,4 @@ def make_head(head: str | Head) -> Head:
             f"head={head!r} is unknown; choose one of {', '.join(_BY_NAME)}, or pass a Head such "
             f"as weightloom.LowRankHead(rank=8)"
         )
-    return _BY_NAME[head]()  # type: ignore[abstract]
+    return _BY_NAME[head]()

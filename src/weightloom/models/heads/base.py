@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from weightloom.errors import HeadError
 from weightloom.weights import Generated, WeightSpec
 
-__all__ = ["Head", "Target", "key"]
+__all__ = ["Head", "Target", "key", "like"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def zero(self, moment: float) -> None:
         """Generate exactly zero, but let gradients through."""
+
+
+def like(values: Mapping[str, Tensor]) -> dict[str, Any]:
+    """dtype and device of the primary, for the head's own tensors."""
+    first = next(iter(values.values()))
+    return {"dtype": first.dtype, "device": first.device}
 
 
 def key(name: str) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import HeadError
-from weightloom.models.heads.base import Head, Target
+from weightloom.models.heads.base import Head, Target, like
 from weightloom.weights import Generated, WeightSpec, Written
 
 __all__ = ["ChunkedHead"]
@@ -36,8 +36,7 @@ class ChunkedHead(Head):
         self.hidden = hidden
 
     def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
-        like = next(iter(values.values()))
-        options = {"dtype": like.dtype, "device": like.device}
+        options = like(values)
         self.count = math.ceil(spec.size / self.size)
         self.chunks = nn.Parameter(torch.empty(self.count, self.embedding, **options))
         # First layer of N on [phi, c], kept in two parts: phi's part is the same for all chunks.

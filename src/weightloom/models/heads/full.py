@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from weightloom.models.heads.base import Head, Target, key
+from weightloom.models.heads.base import Head, Target, key, like
 from weightloom.weights import Expanded, Generated, WeightSpec, Written
 
 __all__ = ["FullHead"]
@@ -31,8 +32,7 @@ class FullHead(Head):
         self.scales: dict[str, float] = {}
 
     def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
-        like = next(iter(values.values()))
-        options = {"dtype": like.dtype, "device": like.device}
+        options = like(values)
         self.large = [name for name, size in spec.sizes.items() if size > SMALL]
         self.small = spec.subset(name for name in spec if name not in self.large)
         self.tables = nn.ParameterDict()
@@ -42,7 +42,9 @@ class FullHead(Head):
         if self.small.size:
             self._add("small", features, (self.small.size,), options)
 
-    def _add(self, name: str, features: int, shape: tuple[int, ...], options: dict) -> None:
+    def _add(
+        self, name: str, features: int, shape: tuple[int, ...], options: dict[str, Any]
+    ) -> None:
         self.tables[name] = nn.Parameter(torch.empty(features, *shape, **options))
         if self.has_offset:
             self.offsets[name] = nn.Parameter(torch.zeros(shape, **options))

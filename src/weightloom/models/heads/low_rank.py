@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import HeadError
-from weightloom.models.heads.base import Head, Target, key
+from weightloom.models.heads.base import Head, Target, key, like
 from weightloom.models.heads.full import FullHead
 from weightloom.weights import Factored, Generated, WeightSpec
 
@@ -31,8 +31,7 @@ class LowRankHead(Head):
         self.has_offset = offset
 
     def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
-        like = next(iter(values.values()))
-        options = {"dtype": like.dtype, "device": like.device}
+        options = like(values)
         self.factored = [name for name, shape in spec.shapes.items() if self._pays(shape)]
         self.left = nn.ParameterDict()
         self.right = nn.ParameterDict()
