@@ -257,7 +257,9 @@ def test_keyword_and_other_arguments():
 
 
 def test_a_scripted_part_that_is_not_generated():
-    primary = nn.Sequential(nn.Linear(3, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh())))
+    primary = nn.Sequential(
+        nn.Linear(3, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    )
     hyper = wl.HyperNetwork(primary, wl.mlp([4, 6]), generate="0.*")
     x, condition = torch.randn(2, 5, 3), torch.randn(2, 4)
     want = torch.stack([hyper.materialize(c)(row) for c, row in zip(condition, x, strict=True)])
@@ -292,7 +294,7 @@ class Features(nn.Module):
         (nn.Embedding(5, 6), torch.tensor([0, 4, 4]), {}),
         (Features(), torch.randn(3, 1, 6, 6), {"features": 3}),
         (Features(), torch.randn(3, 1, 6, 6), {"calibration": torch.randn(8, 1, 6, 6)}),
-        (nn.Sequential(nn.Flatten(), nn.Linear(36, 6)), torch.randn(3, 6, 6), {"condition_dims": 2}),
+        (wl.mlp([36, 6]).insert(0, nn.Flatten()), torch.randn(3, 6, 6), {"condition_dims": 2}),
         (wl.SetEncoder(wl.mlp([2, 6])), torch.randn(3, 7, 2), {}),
         (None, torch.randn(3, 6), {"features": 6}),
     ],
@@ -322,7 +324,7 @@ def test_gradgradcheck(name, order):
     hyper, x, condition = make(name, b=2, init="primary")
     x = x[..., :40] if x.dim() == 2 else x
     hyper.order = order
-    smooth = {n: p for n, p in hyper.encoder.named_parameters()}
+    smooth = dict(hyper.encoder.named_parameters())
 
     def f(x, condition, *encoder):
         state = dict(zip([f"encoder.{n}" for n in smooth], encoder, strict=True))
@@ -394,6 +396,8 @@ def test_transforms_of_a_hypernetwork():
 
     rows = torch.vmap(torch.func.grad(output), (None, 0, 0))(state, x, condition)
     for i in range(3):
-        want = torch.autograd.grad(hyper(x[i : i + 1], condition[i : i + 1]).sum(), list(hyper.parameters()))
+        want = torch.autograd.grad(
+            hyper(x[i : i + 1], condition[i : i + 1]).sum(), list(hyper.parameters())
+        )
         for (name, _), grad in zip(hyper.named_parameters(), want, strict=True):
             close(rows[name][i], grad, 10)

@@ -116,17 +116,22 @@ ZOO = {
         (3, 2, 9, 8),
         heads=True,
     ),
-    "conv2d reflect": Case(lambda: nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), (3, 2, 5, 5)),
+    "conv2d reflect": Case(
+        lambda: nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), (3, 2, 5, 5)
+    ),
     "conv2d 1x1": Case(lambda: nn.Conv2d(30, 12, 1), (1, 30, 1, 1), heads=True),
     "conv3d": Case(lambda: nn.Conv3d(2, 4, (1, 2, 3), stride=(1, 2, 1), groups=2), (2, 2, 3, 4, 5)),
     "transposed conv": Case(
-        lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), nn.ConvTranspose2d(6, 1, 2)),
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), nn.ConvTranspose2d(6, 1, 2)
+        ),
         (2, 4, 4, 3),
     ),
     "group norm": Case(lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.GroupNorm(2, 4)), (3, 2, 5, 5)),
     "layer norm": Case(lambda: nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.GELU()), (4, 3)),
     "batch norm": Case(
-        lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)), (6, 3)
+        lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)),
+        (6, 3),
     ),
     "embedding": Case(Text, (2, 5), integer=9),
     "attention": Case(Attend, (2, 5, 8)),
@@ -138,13 +143,15 @@ ZOO = {
     "tied sequential": Case(tied_sequential, (4, 5)),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (4, 3)),
     "only the last layer": Case(lambda: wl.mlp([3, 8, 2]), (7, 3), generate="2.*"),
-    "only biases": Case(lambda: nn.Sequential(wl.mlp([3, 8]), nn.Conv1d(1, 2, 3)), (1, 3), generate="*.bias"),
+    "only biases": Case(
+        lambda: nn.Sequential(wl.mlp([3, 8]), nn.Conv1d(1, 2, 3)), (1, 3), generate="*.bias"
+    ),
     "GRU": Case(lambda: nn.GRU(3, 4, batch_first=True), (2, 5, 3), slow=True),
     "LSTM inside": Case(lambda: nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 4)), (5, 3), slow=True),
     "GRUCell": Case(lambda: nn.GRUCell(3, 4), (2, 3)),
     "branch on value": Case(BranchOnValue, (2, 4), slow=True),
     "writes in place": Case(WritesInPlace, (2, 4), slow=True),
-}  # fmt: skip
+}
 
 
 def make(name, b=3, head="full", dtype=torch.float64, **options):

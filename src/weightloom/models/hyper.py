@@ -10,9 +10,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from weightloom.errors import CheckpointError, HeadError, NonFiniteWeightsError, ShapeError
-from weightloom.models.encoders import condition_dims, encode, feature_moment, feature_width
+from weightloom.models.encoders import (
+    condition_dims,
+    encode,
+    feature_statistics,
+    feature_width,
+)
 from weightloom.models.heads import DeltaHead, FullHead, Head, make_head
-from weightloom.models.init import check_init, targets
+from weightloom.models.init import check_init, targets, varying_share
 from weightloom.models.ntk import apply_ntk
 from weightloom.models.plan import Plan
 from weightloom.models.template import fill, strip
@@ -95,11 +100,9 @@ class HyperNetwork(nn.Module):
         if moment is not None and not moment > 0:
             raise HeadError(f"feature_moment={moment} was given; a second moment is positive")
         chosen = check_init(init or "hyperfan_in")
-        source = "given"
-        if moment is None:
-            moment, source = feature_moment(self.encoder, self._dims, calibration)
+        known = feature_statistics(self.encoder, self._dims, calibration, moment)
         if isinstance(self.head, DeltaHead):
-            self.head.zero(moment)
+            self.head.zero(known.moment)
             return "delta: generates the given primary exactly"
         if chosen == "default":
             self.head.default()
@@ -107,13 +110,18 @@ class HyperNetwork(nn.Module):
         if chosen == "ntk":
             apply_ntk(primary, self.encoder, self.head)
             return "ntk: standard normal parameters, scales in the forward pass"
-        self.head.initialise(targets(primary, self.spec, values, chosen), moment)
-        return f"{chosen}: second moment of features {moment:.4g} ({source})"
+        share = varying_share(primary, self.spec, chosen, known.spread * self.head.degree)
+        goal = targets(primary, self.spec, values, chosen, share)
+        self.head.initialise(goal, known.moment)
+        done = f"{chosen}: second moment of features {known.moment:.4g} ({known.source})"
+        if chosen == "primary":
+            return done
+        return f"{done}, {share:.0%} of the weights' variance depends on the condition"
 
     # -- running ---------------------------------------------------------------------------------
 
     def forward(self, x: Any, condition: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """output[i] = primary(x[i]) with the weights of condition[i]; one condition serves all of x.
+        """output[i] = primary(x[i]) with the weights of condition[i]; or one condition for all.
 
         Further tensor arguments have one row for each condition too, unless wrapped in
         `weightloom.shared`; anything else is handed to the primary as it is.

@@ -20,8 +20,13 @@ def strip(primary: nn.Module, spec: WeightSpec) -> nn.Module:
     So the hypernetwork's `parameters()` and `state_dict()` hold only what is really learned.
     """
     names = [*spec, *spec.aliases]
+    scripted = tuple(
+        f"{name}." if name else ""
+        for name, module in primary.named_modules()
+        if isinstance(module, torch.jit.ScriptModule)
+    )
     for name in names:
-        if isinstance(_owner(primary, name), torch.jit.ScriptModule):
+        if name.startswith(scripted):
             raise UnsupportedModuleError(
                 f"parameter {name!r} belongs to a scripted module, whose weights PyTorch cannot "
                 f"replace; pass the module as it was before torch.jit.script, or leave it out of "

@@ -163,9 +163,7 @@ def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None) ->
     b, n = x.shape[:2]
     if bias is not None:
         bias = bias.expand(b, -1).reshape(-1)
-    y = _CONVOLUTIONS[
-        type(module)
-    ](
+    y = _CONVOLUTIONS[type(module)](
         x.movedim(0, 1).reshape(n, -1, *x.shape[3:]),
         weight.flatten(0, 1),
         bias,

@@ -34,6 +34,8 @@ class Head(nn.Module, ABC):
 
     spec: WeightSpec | None = None
     features: int = 0
+    degree: int = 1
+    """the variance of the generated weights grows with this power of |phi|^2"""
 
     def build(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
         """Make the parameters for this primary; ``values`` are the primary's own weights."""

@@ -19,9 +19,12 @@ __all__ = ["LowRankHead"]
 class LowRankHead(Head):
     """W = offset + left(phi) right(phi), with left [out, r] and right [r, in] linear in phi.
 
-    The offset is one learned matrix common to all conditions. Tensors that would not become
+    Quadratic in phi: conditions whose features are twice as long get four times the change. The
+    offset is one learned matrix common to all conditions. Tensors that would not become
     smaller (vectors, matrices thinner than the rank) are written by a `FullHead`.
     """
+
+    degree = 2
 
     def __init__(self, rank: int = 4, offset: bool = True) -> None:
         super().__init__()

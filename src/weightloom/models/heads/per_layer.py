@@ -47,6 +47,10 @@ class PerLayerHead(Head):
             f"{[pattern for pattern, _ in self.templates]}. Add a pattern such as '*'"
         )
 
+    @property
+    def degree(self) -> int:  # type: ignore[override]
+        return max(head.degree for _, head in self.templates)
+
     def _each(self) -> list[Head]:
         return [head for head in self.heads.values() if isinstance(head, Head)]
 
