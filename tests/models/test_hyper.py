@@ -92,6 +92,11 @@ def test_one_row_is_not_squeezed():
     assert hyper.weights(condition[0])["0.weight"].shape == (8, 3)
 
 
+def test_no_rows_at_all():
+    hyper, x, condition = make("mlp")
+    assert hyper(x[:0], condition[:0]).shape == (0, 7, 2)
+
+
 def test_run_uses_weights_written_before():
     hyper, x, condition = make("mlp")
     weights = hyper.weights(condition)
@@ -318,7 +323,7 @@ def test_a_set_has_no_order():
 # -- second derivatives, copies, files ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mlp one point", "conv2d 1x1", "custom forward"])
+@pytest.mark.parametrize("name", ["mlp", "mlp one point", "conv2d 1x1", "custom forward"])
 @pytest.mark.parametrize("order", ["write", "contract"])
 def test_gradgradcheck(name, order):
     hyper, x, condition = make(name, b=2, init="primary")

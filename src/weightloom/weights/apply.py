@@ -25,10 +25,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weightloom.errors import ShapeError, SlowPathWarning
+from weightloom.weights.fused import under_autocast
 from weightloom.weights.generated import Generated
 from weightloom.weights.lazy import LazyWeight
 from weightloom.weights.recurrent import forget_weights
-from weightloom.weights.rules import Decision, Rules
+from weightloom.weights.rules import Decision, Rules, has_hooks
 from weightloom.weights.spec import WeightSpec
 
 __all__ = ["RowwiseCall", "Shared", "call", "shared", "with_aliases"]
@@ -126,15 +127,16 @@ class RowwiseCall:
         return self._rowwise(module, "", args, kwargs)
 
     def _walk(self, module: nn.Module, prefix: str, x: Any) -> Any:
-        if not isinstance(x, Tensor) or _has_hooks(module):
-            return self._rowwise(module, prefix, (x,), {})
-        if type(module) is nn.Sequential:
-            for name, child in module._modules.items():
-                if child is not None:
-                    x = self._walk(child, f"{prefix}{name}.", x)
-            return x
-        done = self.rules.apply(module, prefix, x)
-        return done if done is not None else self._rowwise(module, prefix, (x,), {})
+        parts = list(_sequence(module, prefix))
+        while parts:
+            done = self.rules.apply(parts, x) if isinstance(x, Tensor) else None
+            if done is None:
+                prefix, part = parts.pop(0)
+                x = self._rowwise(part, prefix, (x,), {})
+            else:
+                x, count = done
+                del parts[:count]
+        return x
 
     # -- any module -----------------------------------------------------------------------------
 
@@ -291,6 +293,16 @@ class _Task:
         return _stack(outputs)
 
 
+def _sequence(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that run one after the other, sequential containers taken apart."""
+    if type(module) is not nn.Sequential or has_hooks(module):
+        yield prefix, module
+        return
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _sequence(child, f"{prefix}{name}.")
+
+
 def _stack(outputs: list[Any]) -> Any:
     flat = [tree_flatten(output) for output in outputs]
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
@@ -299,16 +311,6 @@ def _stack(outputs: list[Any]) -> Any:
         for column in columns
     ]
     return tree_unflatten(stacked, flat[0][1])
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Hooks must see the module's own call, so modules that have any are not taken apart."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
 
 
 def _known_slow(module: nn.Module) -> str | None:
@@ -343,12 +345,8 @@ def _attention_that_differentiates() -> Iterator[None]:
 
 def _autocast_safe(tensor: Tensor) -> Tensor:
     """Under autocast vmap does not cast, so all that enters it must have one type: float32."""
-    if torch.is_autocast_enabled(tensor.device.type) and tensor.dtype in (
-        torch.bfloat16,
-        torch.float16,
-    ):
-        return tensor.float()
-    return tensor
+    half = tensor.dtype in (torch.bfloat16, torch.float16)
+    return tensor.float() if half and under_autocast(tensor) else tensor
 
 
 # -- running statistics -------------------------------------------------------------------------

@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from weightloom.weights.fused import Layer, chain
 from weightloom.weights.generated import Generated, LinearCall
 
-__all__ = ["Decision", "Rules"]
+__all__ = ["Decision", "Rules", "has_hooks"]
+
+Parts = list[tuple[str, nn.Module]]
+"""modules that run one after the other, each with the prefix of its parameters' names"""
 
 _CONVOLUTIONS = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 
@@ -50,32 +54,82 @@ class Rules:
         self.order = order
         self.decisions = decisions
 
-    def apply(self, module: nn.Module, prefix: str, x: Tensor) -> Tensor | None:
-        """The layer's output [b, ...], or None if there is no rule for it."""
+    def apply(self, parts: Parts, x: Tensor) -> tuple[Tensor, int] | None:
+        """Run the first of ``parts`` on x [b, ...]; perhaps more, if that is faster.
+
+        Returns the output and how many parts are done, or None if there is no rule.
+        """
+        prefix, module = parts[0]
         kind = type(module)
+        if has_hooks(module):  # hooks must see the module's own call
+            return None
         if kind in _ELEMENTWISE:
-            return module(x)
+            return module(x), 1
         if isinstance(module, nn.Flatten) and kind is nn.Flatten:
-            return _flatten(module, x)
+            return _flatten(module, x), 1
         if kind is nn.Linear:
-            return self._linear_layer(module, prefix, x)
+            return self._linear_layers(parts, x)
         if kind in _CONVOLUTIONS:
-            return self._convolution(module, prefix, x)  # type: ignore[arg-type]
+            relu = _relu_follows(parts, 1)
+            y = self._convolution(module, prefix, x, relu)  # type: ignore[arg-type]
+            return None if y is None else (y, 1 + relu)
         return None
 
     # -- linear layers --------------------------------------------------------------------------
 
-    def _linear_layer(self, module: nn.Module, prefix: str, x: Tensor) -> Tensor | None:
+    def _linear_layers(self, parts: Parts, x: Tensor) -> tuple[Tensor, int] | None:
+        """One linear layer, or a run of written ones with nothing but ReLU in between."""
+        prefix, module = parts[0]
         if x.dim() < 2:
             return None
-        weight = self.generated.get(prefix + "weight")
-        bias = self._vector(module, prefix)
-        if weight is None:
+        if prefix + "weight" not in self.generated:
+            bias = self._vector(module, prefix)
             y = F.linear(x, module.weight)  # type: ignore[arg-type]
-            return y if bias is None else y + _rows(bias, x.dim())
-        points = x.reshape(x.shape[0], -1, x.shape[-1])
-        y = self.linear(prefix + "weight", weight, points, bias, conditions=x.shape[0])
-        return y.reshape(*x.shape[:-1], y.shape[-1])
+            return (y if bias is None else y + _rows(bias, x.dim())), 1
+        points = x if x.dim() == 3 else x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
+        written, count = self._written_run(parts, points)
+        if written:
+            y = chain(points, written)
+        else:
+            weight = self.generated[prefix + "weight"]
+            bias = self._vector(module, prefix)
+            y = self.linear(prefix + "weight", weight, points, bias, conditions=x.shape[0])
+            if _relu_follows(parts, 1):
+                y = y.relu_()
+            count = 1 + _relu_follows(parts, 1)
+        return (y if x.dim() == 3 else y.reshape(*x.shape[:-1], y.shape[-1])), count
+
+    def _written_run(self, parts: Parts, x: Tensor) -> tuple[list[Layer], int]:
+        """The layers, from the first on, for which writing the weights is the cheapest."""
+        run: list[Layer] = []
+        at = 0
+        while at < len(parts):
+            prefix, module = parts[at]
+            weight = self.generated.get(prefix + "weight")
+            if type(module) is not nn.Linear or weight is None or has_hooks(module):
+                break
+            call = self._call(weight, x.shape[0], x.shape[1], bool(run) or x.requires_grad)
+            costs = weight.orders(call)
+            order = self._choose(costs)
+            if order != "write":
+                break
+            self._record(prefix + "weight", order, costs, call)
+            bias = self._vector(module, prefix)
+            if bias is not None and bias.dim() == 1:
+                bias = bias.expand(x.shape[0], -1)
+            relu = _relu_follows(parts, at + 1)
+            run.append(Layer(weight.dense(), bias, relu))
+            at += 1 + relu
+        return run, at
+
+    def _call(self, weight: Generated, rows: int, points: int, input_grad: bool) -> LinearCall:
+        grad = torch.is_grad_enabled()
+        return LinearCall(rows, points, grad and input_grad, grad and weight.requires_grad)
+
+    def _record(self, name: str, order: str, costs: Mapping[str, float], call: LinearCall) -> None:
+        if self.decisions is not None:
+            layer = name.rpartition(".")[0] or name
+            self.decisions.append(Decision(layer, order, costs, _why(call, order, self.order)))
 
     def linear(
         self,
@@ -87,21 +141,10 @@ class Rules:
         input_grad: bool = False,
     ) -> Tensor:
         """``x W^T + bias`` for x [b, n, in], in the cheapest order (or the forced one)."""
-        grad = torch.is_grad_enabled()
-        shape = LinearCall(
-            conditions=conditions,
-            points=x.shape[1],
-            input_grad=grad and (input_grad or x.requires_grad),
-            weight_grad=grad and weight.requires_grad,
-        )
-        costs = weight.orders(shape)
+        call = self._call(weight, conditions, x.shape[1], input_grad or x.requires_grad)
+        costs = weight.orders(call)
         order = self._choose(costs)
-        if self.decisions is not None:
-            self.decisions.append(
-                Decision(
-                    name.rpartition(".")[0] or name, order, costs, _why(shape, order, self.order)
-                )
-            )
+        self._record(name, order, costs, call)
         return weight.linear(x, bias, order)
 
     def _choose(self, costs: Mapping[str, float]) -> str:
@@ -120,7 +163,7 @@ class Rules:
 
     # -- convolutions ---------------------------------------------------------------------------
 
-    def _convolution(self, module: _ConvNd, prefix: str, x: Tensor) -> Tensor | None:
+    def _convolution(self, module: _ConvNd, prefix: str, x: Tensor, relu: bool) -> Tensor | None:
         """One grouped convolution for all conditions.
 
         Groups want channels of all conditions side by side, [n, b * c, *space]. The result is
@@ -138,8 +181,9 @@ class Rules:
         x = x.unsqueeze(1) if single else x
         if _is_1x1(module) and weight.could_skip_writing():
             y = self._pointwise(prefix, weight, x, bias)
+            y = torch.relu(y) if relu else y
         else:
-            y = _grouped(module, weight.dense(), x, bias)
+            y = _grouped(module, weight.dense(), x, bias, relu)
             if self.decisions is not None:
                 self.decisions.append(
                     Decision(prefix.rstrip("."), "write", {}, "one grouped convolution")
@@ -159,7 +203,7 @@ class Rules:
         return module.bias if generated is None else generated.dense()  # type: ignore[return-value]
 
 
-def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     b, n = x.shape[:2]
     if bias is not None:
         bias = bias.expand(b, -1).reshape(-1)
@@ -172,7 +216,23 @@ def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None) ->
         module.dilation,
         b * module.groups,
     )
+    # In place on the tensor itself: on a view of it autograd would copy.
+    y = y.relu_() if relu else y
     return y.unflatten(1, (b, -1)).movedim(1, 0)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _relu_follows(parts: Parts, at: int) -> bool:
+    """Whether part ``at`` is a plain ReLU, which can be applied to a fresh tensor in place."""
+    return at < len(parts) and type(parts[at][1]) is nn.ReLU and not has_hooks(parts[at][1])
 
 
 def _is_1x1(module: nn.Module | None) -> bool:

@@ -1,0 +1,124 @@
+"""A run of linear layers with one set of weights for each condition, as one operation.
+
+With many points per condition the products are fast and what costs is everything around them:
+passes over the activations for bias, ReLU and their gradients. Written as one autograd function,
+biases go into the products and masks are applied in place: a third less time for a training step
+of a small coordinate network than the same layers one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+__all__ = ["Layer", "chain", "under_autocast"]
+
+# With fewer input columns than this, x^T grad is several times faster than grad^T x.
+_NARROW = 8
+
+
+class Layer(NamedTuple):
+    weight: Tensor  # [b, out, in]
+    bias: Tensor | None  # [b, out]
+    relu: bool
+    """whether ReLU follows"""
+
+
+def chain(x: Tensor, layers: list[Layer]) -> Tensor:
+    """x [b, n, in] through ``layers``, each with the weights of its own condition."""
+    tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+    if _plain_autograd(x, tensors):
+        return _Chain.apply(tuple(layer.relu for layer in layers), x, *tensors)
+    return _forward(x, layers)[-1]
+
+
+def under_autocast(tensor: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device; some devices do not know it at all."""
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def _plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
+    """Gradients are wanted, of the ordinary kind: no compiler, transform, autocast or jvp."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if under_autocast(x):
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    given = [x, *(tensor for tensor in tensors if tensor is not None)]
+    if not any(tensor.requires_grad for tensor in given):
+        return False
+    return all(forward_ad.unpack_dual(tensor).tangent is None for tensor in given)
+
+
+def _forward(x: Tensor, layers: list[Layer]) -> list[Tensor]:
+    """The input and the output of every layer."""
+    values = [x]
+    for weight, bias, relu in layers:
+        transposed = weight.transpose(1, 2)
+        if bias is None:
+            x = torch.bmm(x, transposed)
+        else:
+            x = torch.baddbmm(bias.unsqueeze(1), x, transposed)
+        values.append(x.relu_() if relu else x)
+    return values
+
+
+class _Chain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, relus: tuple[bool, ...], x: Tensor, *tensors: Tensor | None) -> Tensor:
+        layers = [
+            Layer(tensors[2 * i], tensors[2 * i + 1], relu)  # type: ignore[arg-type]
+            for i, relu in enumerate(relus)
+        ]
+        values = _forward(x, layers)
+        ctx.relus = relus
+        ctx.save_for_backward(*tensors, *values)
+        return values[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = outputs
+        saved = ctx.saved_tensors
+        cut = 2 * len(ctx.relus)
+        tensors, values = list(saved[:cut]), list(saved[cut:])
+        if torch.is_grad_enabled():
+            return _differentiable(ctx, grad, tensors, values[0])
+        if ctx.relus[-1]:
+            grad = torch.ops.aten.threshold_backward(grad, values[-1], 0)
+        found: list[Tensor | None] = []
+        for i in reversed(range(len(ctx.relus))):
+            x, weight, bias = values[i], tensors[2 * i], tensors[2 * i + 1]
+            found = [_weight_grad(x, grad), None if bias is None else grad.sum(1), *found]
+            if i > 0:
+                grad = torch.bmm(grad, weight)
+                if ctx.relus[i - 1]:
+                    torch.ops.aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
+            elif ctx.needs_input_grad[1]:
+                grad = torch.bmm(grad, weight)
+        return (None, grad if ctx.needs_input_grad[1] else None, *found)
+
+
+def _weight_grad(x: Tensor, grad: Tensor) -> Tensor:
+    if x.shape[2] < _NARROW:
+        return torch.bmm(x.transpose(1, 2), grad).transpose(1, 2)
+    return torch.bmm(grad.transpose(1, 2), x)
+
+
+def _differentiable(
+    ctx: Any, grad: Tensor, tensors: list[Tensor | None], x: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The same gradients as operations that autograd records, for second derivatives."""
+    layers = [
+        Layer(tensors[2 * i], tensors[2 * i + 1], relu)  # type: ignore[arg-type]
+        for i, relu in enumerate(ctx.relus)
+    ]
+    output = _forward(x, layers)[-1]
+    wanted = [t for t in (x, *tensors) if t is not None and t.requires_grad]
+    grads = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
+    found = [next(grads) if t is not None and t.requires_grad else None for t in (x, *tensors)]
+    return (None, *found)
