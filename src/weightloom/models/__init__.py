@@ -1,7 +1,10 @@
 """Hypernetworks, their rivals, and what is needed to train and keep them."""
 
+from weightloom.models.diagnose import diagnose
+from weightloom.models.diagnosis import Diagnosis
 from weightloom.models.embedding import ConditionalNeuralProcess, EmbeddingNetwork
 from weightloom.models.encoders import SetEncoder
+from weightloom.models.export import export, load
 from weightloom.models.heads import (
     ChunkedHead,
     DeltaHead,
@@ -34,5 +37,10 @@ __all__ = [
     "count_parameters",
     "matched_pair",
     # looking inside
+    "diagnose",
+    "Diagnosis",
     "Plan",
+    # keeping
+    "export",
+    "load",
 ]

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from weightloom.errors import CheckpointError, HeadError, NonFiniteWeightsError, ShapeError
 from weightloom.models.encoders import (
+    FeatureStatistics,
     condition_dims,
     encode,
     feature_statistics,
@@ -53,6 +54,9 @@ class HyperNetwork(nn.Module):
     >>> hyper(torch.randn(3, 100, 2), torch.randn(3, 5)).shape
     torch.Size([3, 100, 1])
     """
+
+    initial_features: FeatureStatistics
+    """what the head was initialised for"""
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class HyperNetwork(nn.Module):
             raise HeadError(f"feature_moment={moment} was given; a second moment is positive")
         chosen = check_init(init or "hyperfan_in")
         known = feature_statistics(self.encoder, self._dims, calibration, moment)
+        self.initial_features = known
         if isinstance(self.head, DeltaHead):
             self.head.zero(known.moment)
             return "delta: generates the given primary exactly"

@@ -144,9 +144,9 @@ class RowwiseCall:
         self, module: nn.Module, prefix: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         task = _Task(module, prefix, self, args, kwargs)
-        if torch.compiler.is_compiling():
-            return task.vmapped(lazy=False)
         reason = self.slow.get(prefix) or _known_slow(module)
+        if torch.compiler.is_compiling():
+            return task.vmapped(lazy=False) if reason is None else task.looped()
         if reason is None:
             try:
                 result = task.vmapped(lazy=True)
