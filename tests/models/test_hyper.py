@@ -261,6 +261,15 @@ def test_keyword_and_other_arguments():
     close(single["y"], got["y"][0])
 
 
+def test_outputs_that_are_not_tensors():
+    hyper = wl.HyperNetwork(nn.MultiheadAttention(8, 2, batch_first=True), wl.mlp([4, 6]))
+    x, condition = torch.randn(2, 1, 5, 8), torch.randn(2, 4)
+    out, weights = hyper(x, condition, x, x, need_weights=False)
+    assert weights is None
+    network = hyper.materialize(condition[1])
+    close(out[1], network(x[1], x[1], x[1], need_weights=False)[0], 10)
+
+
 def test_a_scripted_part_that_is_not_generated():
     primary = nn.Sequential(
         nn.Linear(3, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))

@@ -38,6 +38,17 @@ class Custom(nn.Module):
         return self.last(x)
 
 
+class Pointwise(nn.Module):
+    """A 1x1 convolution inside a module that vmap runs; x with and without a batch dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Conv2d(30, 12, 1)
+
+    def forward(self, x):
+        return torch.sin(self.mix(x)) + torch.sin(self.mix(x[0])).sum(0)
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -139,6 +150,7 @@ ZOO = {
         lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (2, 5, 8)
     ),
     "custom forward": Case(Custom, (40,), heads=True),
+    "custom 1x1": Case(Pointwise, (2, 30, 1, 2), heads=True),
     "tied": Case(Tied, (4, 6)),
     "tied sequential": Case(tied_sequential, (4, 5)),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (4, 3)),

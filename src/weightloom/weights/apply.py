@@ -36,6 +36,9 @@ __all__ = ["RowwiseCall", "Shared", "call", "shared", "with_aliases"]
 
 V = TypeVar("V")
 
+_TENSOR = object()
+"""marks where a tensor stood in a module's output"""
+
 # torch.vmap reports what it cannot do through any of these.
 _VMAP_REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
 
@@ -251,7 +254,7 @@ class _Task:
                 weights[name] = LazyWeight.make(value, self._lazy_linear(name))
             buffers = dict(buffers)
             leaves, tree = tree_flatten(self._call(weights, buffers, rows))
-            rest[:] = [tree, [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]]
+            rest[:] = [tree, [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]]
             return [leaf for leaf in leaves if isinstance(leaf, Tensor)], buffers
 
         mapped = vmap(one, randomness="different")
@@ -260,7 +263,7 @@ class _Task:
         _keep_average(self.module, updated)
         tree, leaves = rest
         stacked = iter(values)
-        return tree_unflatten([next(stacked) if v is None else v for v in leaves], tree)
+        return tree_unflatten([next(stacked) if v is _TENSOR else v for v in leaves], tree)
 
     def _lazy_linear(self, name: str) -> Callable[[Generated, Tensor, Tensor | None], Tensor]:
         full = self.prefix + name
