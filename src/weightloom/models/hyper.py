@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -244,7 +245,7 @@ class HyperNetwork(nn.Module):
         if torch.compiler.is_compiling() or not tensor.is_floating_point():
             return
         try:
-            finite = bool(torch.isfinite(tensor.detach().sum()))
+            finite = math.isfinite(tensor.sum().item())
         except RuntimeError:  # inside vmap or another transform: there is no value to look at
             return
         if not finite:

@@ -149,14 +149,14 @@ class Expanded(Generated):
         out, inner = self.matrix_shape
         b, n, _ = x.shape
         k = self.table.shape[0]
-        products = F.linear(x, self.table.reshape(k * out, inner))  # [b, n, k * out]
+        products = F.linear(x, self.table.view(k * out, inner))  # [b, n, k * out]
         if n == 1:
             y = torch.bmm(self.features.unsqueeze(1), products.view(b, k, out))
         else:
             features = self.features.view(b, 1, 1, k)
             y = torch.matmul(features, products.view(b, n, k, out)).squeeze(2)
         if self.offset is not None:
-            y = y + F.linear(x, self.offset.reshape(out, inner))
+            y = y + F.linear(x, self.offset.view(out, inner))
         return _add_bias(y, bias)
 
     def batched(self) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -49,12 +50,12 @@ class WeightSpec:
         }
         return cls(shapes, aliases)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """N_g: how many scalars are generated for one condition."""
         return sum(self.sizes.values())
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
@@ -81,9 +82,10 @@ class WeightSpec:
                 f"a flat vector of {flat.shape[-1]} weights was given, but this network has "
                 f"{self.size}; pass a tensor whose last dimension is {self.size}"
             )
+        rows = flat.shape[:-1]
         pieces = flat.split(list(self.sizes.values()), dim=-1)
         return {
-            name: piece.reshape(*flat.shape[:-1], *shape)
+            name: piece if len(shape) == 1 else piece.reshape(*rows, *shape)
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 

@@ -1,0 +1,54 @@
+"""The command line: one file for each subcommand, each with a ``register(subparsers)``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from weightloom import __version__
+from weightloom.cli import demo
+from weightloom.errors import WeightloomError
+
+__all__ = ["main"]
+
+COMMANDS = (demo,)
+
+EPILOG = """\
+start here:
+  weightloom demo            train a hypernetwork and its rival, write a report (about a minute)
+  weightloom demo --help     what it does, what it writes, how long it takes
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return 0 if it did all, 2 on an error it can explain, 130 after Ctrl-C."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        return 2
+    try:
+        status: int = arguments.run(arguments)
+    except WeightloomError as error:
+        print(f"weightloom: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nweightloom: stopped", file=sys.stderr)
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="weightloom",
+        description="Networks whose weights are written by other networks.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"weightloom {__version__}")
+    parser.set_defaults(run=None)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.register(subparsers)
+    return parser

@@ -1,0 +1,1 @@
+"""Experiments: everything the package shows about itself, one folder for each subject."""

@@ -1,0 +1,5 @@
+"""Training loops."""
+
+from weightloom.training.loop import History, fit
+
+__all__ = ["History", "fit"]
