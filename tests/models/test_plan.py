@@ -75,6 +75,14 @@ def test_plan_explains():
     assert low.plan(x, condition).orders["0"] == "factor"
 
 
+def test_plan_names_every_layer_once():
+    """Orders that change within one run of layers: written, contracted, written."""
+    hyper = wl.HyperNetwork(wl.mlp([3, 400, 2, 2]), None, features=5)
+    plan = hyper.plan(torch.randn(4, 3), torch.randn(4, 5))
+    assert [d.layer for d in plan.decisions] == ["0", "2", "4"]
+    assert [d.order for d in plan.decisions] == ["write", "contract", "write"]
+
+
 def test_plan_knows_inference_from_training():
     hyper, x, condition = make("mlp one point")
     assert "training" in str(hyper.plan(x, condition))

@@ -86,21 +86,16 @@ class Rules:
             bias = self._vector(module, prefix)
             y = F.linear(x, module.weight)  # type: ignore[arg-type]
             return (y if bias is None else y + _rows(bias, x.dim())), 1
-        points = x if x.dim() == 3 else x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
-        written, count = self._written_run(parts, points)
-        if written:
-            y = chain(points, written)
-        else:
-            weight = self.generated[prefix + "weight"]
-            bias = self._vector(module, prefix)
-            y = self.linear(prefix + "weight", weight, points, bias, conditions=x.shape[0])
-            if _relu_follows(parts, 1):
-                y = y.relu_()
-            count = 1 + _relu_follows(parts, 1)
-        return (y if x.dim() == 3 else y.reshape(*x.shape[:-1], y.shape[-1])), count
+        if x.dim() == 2:
+            y, count = self._linear_run(parts, x.unsqueeze(1))
+            return y.squeeze(1), count
+        if x.dim() == 3:
+            return self._linear_run(parts, x)
+        y, count = self._linear_run(parts, x.flatten(1, -2))
+        return y.unflatten(1, x.shape[1:-1]), count
 
-    def _written_run(self, parts: Parts, x: Tensor) -> tuple[list[Layer], int]:
-        """The layers, from the first on, for which writing the weights is the cheapest."""
+    def _linear_run(self, parts: Parts, x: Tensor) -> tuple[Tensor, int]:
+        """x [b, n, in] through the first layer, and on through all that are written like it."""
         run: list[Layer] = []
         at = 0
         while at < len(parts):
@@ -108,28 +103,35 @@ class Rules:
             weight = self.generated.get(prefix + "weight")
             if type(module) is not nn.Linear or weight is None or has_hooks(module):
                 break
-            call = self._call(weight, x.shape[0], x.shape[1], bool(run) or x.requires_grad)
-            costs = weight.orders(call)
-            order = self._choose(costs)
+            name = prefix + "weight"
+            order = self._order(name, weight, x.shape[0], x.shape[1], bool(run) or x.requires_grad)
+            relu = _relu_follows(parts, at + 1)
             if order != "write":
-                break
-            self._record(prefix + "weight", order, costs, call)
+                if run:  # the next call will decide, and record, again
+                    if self.decisions is not None:
+                        self.decisions.pop()
+                    break
+                y = weight.linear(x, self._vector(module, prefix), order)
+                return (y.relu_() if relu else y), 1 + relu
             bias = self._vector(module, prefix)
             if bias is not None and bias.dim() == 1:
                 bias = bias.expand(x.shape[0], -1)
-            relu = _relu_follows(parts, at + 1)
             run.append(Layer(weight.dense(), bias, relu))
             at += 1 + relu
-        return run, at
+        return chain(x, run), at
 
-    def _call(self, weight: Generated, rows: int, points: int, input_grad: bool) -> LinearCall:
+    def _order(
+        self, name: str, weight: Generated, conditions: int, points: int, input_grad: bool
+    ) -> str:
+        """The cheapest order for this use of a weight, or the forced one; recorded if wanted."""
         grad = torch.is_grad_enabled()
-        return LinearCall(rows, points, grad and input_grad, grad and weight.requires_grad)
-
-    def _record(self, name: str, order: str, costs: Mapping[str, float], call: LinearCall) -> None:
+        call = LinearCall(conditions, points, grad and input_grad, grad and weight.requires_grad)
+        costs = weight.orders(call)
+        order = self._choose(costs)
         if self.decisions is not None:
             layer = name.rpartition(".")[0] or name
             self.decisions.append(Decision(layer, order, costs, _why(call, order, self.order)))
+        return order
 
     def linear(
         self,
@@ -141,10 +143,8 @@ class Rules:
         input_grad: bool = False,
     ) -> Tensor:
         """``x W^T + bias`` for x [b, n, in], in the cheapest order (or the forced one)."""
-        call = self._call(weight, conditions, x.shape[1], input_grad or x.requires_grad)
-        costs = weight.orders(call)
-        order = self._choose(costs)
-        self._record(name, order, costs, call)
+        wanted = input_grad or x.requires_grad
+        order = self._order(name, weight, conditions, x.shape[1], wanted)
         return weight.linear(x, bias, order)
 
     def _choose(self, costs: Mapping[str, float]) -> str:
