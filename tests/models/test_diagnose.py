@@ -360,7 +360,7 @@ def tiny_tables(hyper: wl.HyperNetwork) -> None:
 
 
 def kill_first_layer(hyper: wl.HyperNetwork) -> None:
-    offset = hyper.head.small.split(hyper.head.offsets["small"])
+    offset = {name: hyper.head.offset(name) for name in hyper.spec}
     offset["0.bias"].fill_(-1000.0)
 
 
@@ -450,7 +450,7 @@ def test_a_loss_without_gradient() -> None:
 def test_weights_that_are_nan_are_named_and_survived() -> None:
     hyper = healthy()
     with torch.no_grad():
-        hyper.head.small.split(hyper.head.offsets["small"])["2.bias"].fill_(math.nan)
+        hyper.head.offset("2.bias").fill_(math.nan)
     with pytest.raises(NonFiniteWeightsError):
         hyper.weights(normal(8, 6, seed=2))
     found = look(hyper)

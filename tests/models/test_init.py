@@ -260,8 +260,7 @@ def test_ntk_is_equations_2_and_3():
         if isinstance(layer, nn.Linear):
             y = layer.weight @ q.T / math.sqrt(layer.in_features)
             q = math.sqrt(2) * torch.relu(y).T
-    tables = hyper.head.tables
-    V = [tables["0/weight"], tables["2/weight"], tables["small"].view(40, 1, 50)]
+    V = [hyper.head.table(name) for name in hyper.spec]
     a = x
     for i, table in enumerate(V):
         v = torch.einsum("koi,bk->boi", table, q) / math.sqrt(40)

@@ -84,6 +84,10 @@ class Generated(ABC):
     def rebuild(self, tensors: tuple[Tensor, ...]) -> Generated:
         """The same thing with other values for `batched()`; used inside vmap."""
 
+    @abstractmethod
+    def shifted(self, base: Tensor) -> Generated:
+        """The same thing with ``base`` [*shape] as what all conditions share."""
+
 
 class Written(Generated):
     """A tensor that is already there."""
@@ -101,15 +105,19 @@ class Written(Generated):
     def rebuild(self, tensors: tuple[Tensor, ...]) -> Written:
         return Written(tensors[0])
 
+    def shifted(self, base: Tensor) -> Written:
+        return Written(self.dense() + base)
+
 
 class Expanded(Generated):
     """W = offset + sum_k phi_k table_k: the output of a linear head.
 
-    table [k, *shape] is stored with the feature dimension first, so that both writing
-    (phi @ table) and contracting the input (x @ table^T) are one plain matrix product.
+    table [k, *shape] has the feature dimension first, so that both writing (phi @ table) and
+    contracting the input (x @ table^T) are one plain matrix product. (The offset as one more row
+    of the table was tried: the slices or the padding that it needs cost more than it saves.)
     """
 
-    def __init__(self, features: Tensor, table: Tensor, offset: Tensor | None) -> None:
+    def __init__(self, features: Tensor, table: Tensor, offset: Tensor | None = None) -> None:
         self.shape = tuple(table.shape[1:])
         self.features = features
         self.table = table
@@ -125,7 +133,7 @@ class Expanded(Generated):
 
     def orders(self, call: LinearCall) -> dict[str, float]:
         out, inner = self.matrix_shape
-        k = self.table.shape[0]
+        k = self.features.shape[1]
         write = _apply_cost(call, out, inner) + _table_cost(
             call.conditions, k, out * inner, call.weight_grad, call.weight_grad
         )
@@ -140,29 +148,42 @@ class Expanded(Generated):
         return self.table.requires_grad or self.features.requires_grad
 
     def could_skip_writing(self) -> bool:
-        return self.table.shape[0] < self.matrix_shape[1]
+        return self.features.shape[1] < self.matrix_shape[1]
 
     def linear(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
         if order != "contract":
             return super().linear(x, bias)
+        if x.shape[1] == 1 and self.offset is not None:
+            return self._contract_one(x.squeeze(1), bias).unsqueeze(1)
         out, inner = self.matrix_shape
         b, n, _ = x.shape
         k = self.table.shape[0]
-        products = F.linear(x, self.table.view(k * out, inner))  # [b, n, k * out]
-        if n == 1:
-            y = torch.bmm(self.features.unsqueeze(1), products.view(b, k, out))
-        else:
-            features = self.features.view(b, 1, 1, k)
-            y = torch.matmul(features, products.view(b, n, k, out)).squeeze(2)
+        products = F.linear(x, self.table.view(k * out, inner)).view(b, n, k, out)
+        y = torch.matmul(self.features.view(b, 1, 1, k), products).squeeze(2)
         if self.offset is not None:
             y = y + F.linear(x, self.offset.view(out, inner))
         return _add_bias(y, bias)
+
+    def _contract_one(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """`linear` for one point per condition, x [b, in], in three operations."""
+        out, inner = self.matrix_shape
+        k = self.table.shape[0]
+        products = F.linear(x, self.table.view(k * out, inner)).view(-1, k, out)
+        offset = self.offset.view(out, inner)  # type: ignore[union-attr]
+        if bias is None or bias.dim() == 1:
+            base = F.linear(x, offset, bias)
+        else:
+            base = torch.addmm(bias, x, offset.t())
+        return torch.baddbmm(base.unsqueeze(1), self.features.unsqueeze(1), products).squeeze(1)
 
     def batched(self) -> tuple[Tensor, ...]:
         return (self.features,)
 
     def rebuild(self, tensors: tuple[Tensor, ...]) -> Expanded:
         return Expanded(tensors[0], self.table, self.offset)
+
+    def shifted(self, base: Tensor) -> Expanded:
+        return Expanded(self.features, self.table, base)
 
 
 class Factored(Generated):
@@ -210,6 +231,9 @@ class Factored(Generated):
 
     def rebuild(self, tensors: tuple[Tensor, ...]) -> Factored:
         return Factored(tensors[0], tensors[1], self.offset, self.shape)
+
+    def shifted(self, base: Tensor) -> Factored:
+        return Factored(self.left, self.right, base, self.shape)
 
 
 def _numel(shape: tuple[int, ...]) -> int:

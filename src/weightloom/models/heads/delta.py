@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from weightloom.errors import HeadError
 from weightloom.models.heads.base import Head, Target, key
 from weightloom.models.heads.full import FullHead
 from weightloom.models.heads.low_rank import LowRankHead
-from weightloom.weights import Expanded, Factored, Generated, WeightSpec, Written
+from weightloom.weights import Generated, WeightSpec
 
 __all__ = ["DeltaHead"]
 
@@ -40,7 +39,7 @@ class DeltaHead(Head):
 
     def generate(self, features: Tensor) -> dict[str, Generated]:
         generated = self.change.generate(features)
-        return {name: _shift(value, self.base[key(name)]) for name, value in generated.items()}
+        return {name: value.shifted(self.base[key(name)]) for name, value in generated.items()}
 
     def initialise(self, targets: Mapping[str, Target], moment: float) -> None:
         """A change of the asked variance around W_0; offsets of ``targets`` are not used."""
@@ -54,13 +53,3 @@ class DeltaHead(Head):
         """No change: what is generated is W_0."""
         with torch.no_grad():
             self.change.zero(moment)
-
-
-def _shift(value: Generated, base: Tensor) -> Generated:
-    if isinstance(value, Expanded):
-        return Expanded(value.features, value.table, base)
-    if isinstance(value, Factored):
-        return Factored(value.left, value.right, base, value.shape)
-    if isinstance(value, Written):
-        return Written(value.dense() + base)
-    raise HeadError(f"cannot add a base to {type(value).__name__}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +13,22 @@ from weightloom.weights import Expanded, Generated, WeightSpec, Written
 
 __all__ = ["FullHead"]
 
-# Tensors of at most this many numbers (biases, last layers) are generated together, by one matrix
-# product; each larger tensor has a table of its own, so that its layer may contract it with x.
+# Tensors of at most this many numbers (biases, last layers) never have a table of their own.
 SMALL = 256
+
+# With few conditions and a table too large for the caches, table @ phi^T and a transposed copy take
+# two thirds of the time of phi @ table^T (MKL, 4 to 16 conditions, 2^21 to 2^23 numbers).
+FEW_CONDITIONS = 32
+LARGE_TABLE = 2**20
 
 
 class FullHead(Head):
-    """W = offset + sum_k phi_k table_k for every tensor: `nn.Linear(k, N_g)`, cut into tables.
+    """W = offset + sum_k phi_k table_k for every tensor: `nn.Linear(k, N_g)`, cut in two kinds.
 
-    One parameter per table rather than one big matrix: a slice of a parameter costs a full-size
-    gradient buffer in every backward pass.
+    A matrix with more inputs than there are features has a table of its own, [k, out, in], so that
+    its layer may contract it with x. Everything else can only be written, and is, by one joint
+    product. Parameters of their own rather than slices of one big matrix: a slice of a parameter
+    costs a full-size gradient buffer in every backward pass.
     """
 
     def __init__(self, offset: bool = True) -> None:
@@ -33,51 +38,68 @@ class FullHead(Head):
 
     def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
         options = like(values)
-        self.large = [name for name, size in spec.sizes.items() if size > SMALL]
-        self.small = spec.subset(name for name in spec if name not in self.large)
+        own = [name for name, shape in spec.shapes.items() if _may_contract(features, shape)]
+        self.rest = spec.subset(name for name in spec if name not in own)
         self.tables = nn.ParameterDict()
         self.offsets = nn.ParameterDict()
-        for name in self.large:
-            self._add(key(name), features, spec.shapes[name], options)
-        if self.small.size:
-            self._add("small", features, (self.small.size,), options)
-
-    def _add(
-        self, name: str, features: int, shape: tuple[int, ...], options: dict[str, Any]
-    ) -> None:
-        self.tables[name] = nn.Parameter(torch.empty(features, *shape, **options))
-        if self.has_offset:
-            self.offsets[name] = nn.Parameter(torch.zeros(shape, **options))
+        self.own = {name: key(name) for name in own}
+        for name, stored in self.own.items():
+            shape = spec.shapes[name]
+            self.tables[stored] = nn.Parameter(torch.empty(features, *shape, **options))
+            if self.has_offset:
+                self.offsets[stored] = nn.Parameter(torch.zeros(shape, **options))
+        size = self.rest.size
+        self.joint = nn.Parameter(torch.empty(size, features, **options)) if size else None
+        learns = size and self.has_offset
+        self.joint_offset = nn.Parameter(torch.zeros(size, **options)) if learns else None
 
     def generate(self, features: Tensor) -> dict[str, Generated]:
         generated: dict[str, Generated] = {}
-        for name in self.large:
-            scaled = features * self.scales[name] if name in self.scales else features
-            generated[name] = self._expand(key(name), scaled)
-        if self.small.size:
-            for name, tensor in self.small.split(self._expand("small", features).dense()).items():
-                scaled = tensor * self.scales[name] if name in self.scales else tensor
-                generated[name] = Written(scaled)
+        for name, stored in self.own.items():
+            scale = self.scales.get(name)
+            scaled = features if scale is None else features * scale
+            offset = self.offsets[stored] if self.has_offset else None
+            generated[name] = Expanded(scaled, self.tables[stored], offset)
+        if self.joint is not None:
+            for name, tensor in self.rest.split(self._write(features, self.joint)).items():
+                scale = self.scales.get(name)
+                generated[name] = Written(tensor if scale is None else tensor * scale)
         return generated
 
-    def _expand(self, name: str, features: Tensor) -> Expanded:
-        offset = self.offsets[name] if self.has_offset else None
-        return Expanded(features, self.tables[name], offset)
+    def _write(self, features: Tensor, joint: Tensor) -> Tensor:
+        """All that is written anyway, [b, size]."""
+        if features.shape[0] <= FEW_CONDITIONS and joint.numel() >= LARGE_TABLE:
+            written = torch.mm(joint, features.t()).t().contiguous()
+        else:
+            written = torch.mm(features, joint.t())
+        # Under autocast products come back in half precision; weights keep the head's type.
+        written = written.to(joint.dtype)
+        # In place behind mm: addmm copies the offset to every row first, at twice the cost.
+        return written if self.joint_offset is None else written.add_(self.joint_offset)
 
-    def _views(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """The table [k, *shape] and offset [*shape] of one tensor, to be written in place."""
-        if name in self.large:
-            offset = self.offsets[key(name)] if self.has_offset else None
-            return self.tables[key(name)].data, None if offset is None else offset.data
-        table = self.small.split(self.tables["small"].data)[name]
+    def table(self, name: str) -> Tensor:
+        """What multiplies the features in one tensor, [k, *shape]; a view."""
+        if name in self.own:
+            return self.tables[self.own[name]]
+        if self.joint is None:
+            raise KeyError(name)
+        pieces = dict(zip(self.rest, self.joint.split(list(self.rest.sizes.values())), strict=True))
+        return pieces[name].view(*self.rest.shapes[name], -1).movedim(-1, 0)
+
+    def offset(self, name: str) -> Tensor | None:
+        """What all conditions share of one tensor, [*shape]; a view, or None."""
         if not self.has_offset:
-            return table, None
-        return table, self.small.split(self.offsets["small"].data)[name]
+            return None
+        if name in self.own:
+            return self.offsets[self.own[name]]
+        return None if self.joint_offset is None else self.rest.split(self.joint_offset)[name]
 
+    @torch.no_grad()
     def initialise(self, targets: Mapping[str, Target], moment: float) -> None:
         for name, target in targets.items():
-            table, offset = self._views(name)
-            table.normal_(0.0, math.sqrt(target.variance / (self.features * moment)))
+            std = math.sqrt(target.variance / (self.features * moment))
+            self.table(name).normal_(0.0, std)
+            offset = self.offset(name)
             if offset is not None:
                 offset.zero_() if target.offset is None else offset.copy_(target.offset)
 
@@ -89,3 +111,10 @@ class FullHead(Head):
     def zero(self, moment: float) -> None:
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
+
+
+def _may_contract(features: int, shape: tuple[int, ...]) -> bool:
+    """Whether this is a matrix (or 1x1 kernel) for which contracting the input first can pay."""
+    if len(shape) < 2 or any(size != 1 for size in shape[2:]) or math.prod(shape) <= SMALL:
+        return False
+    return features + 1 < shape[1]
