@@ -2,11 +2,26 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.oracle import close, gradients
+from weightloom.weights import fused
 from weightloom.weights.fused import Layer, _Chain, chain
+
+
+@pytest.fixture(autouse=True)
+def _fuse_small_ones_too(monkeypatch):
+    monkeypatch.setattr(fused, "_SMALL", 0)
+
+
+def test_small_runs_are_not_worth_it(monkeypatch):
+    layers = build([3, 4, 2], 2, [True, False], [True, True])
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    assert chain(x, layers).grad_fn.name() == "_ChainBackward"
+    monkeypatch.setattr(fused, "_SMALL", 2**14)
+    assert chain(x, layers).grad_fn.name() != "_ChainBackward"
+    close(chain(x, layers), one_by_one(x, layers))
 
 
 def build(sizes, b, relus, biases, grad=True):
@@ -26,6 +41,7 @@ def one_by_one(x, layers):
     return x
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=2, max_size=5),
     b=st.integers(1, 3),

@@ -240,9 +240,9 @@ class HyperNetwork(nn.Module):
         there `weights()` and `materialize()` check, and this does not.
         """
         tensor = output[0] if isinstance(output, tuple) and output else output
-        if not self.check_finite or not isinstance(tensor, Tensor) or tensor.device.type != "cpu":
+        if not self.check_finite or torch.compiler.is_compiling():
             return
-        if torch.compiler.is_compiling() or not tensor.is_floating_point():
+        if not isinstance(tensor, Tensor) or not tensor.is_cpu or not tensor.is_floating_point():
             return
         try:
             finite = math.isfinite(tensor.sum().item())

@@ -20,6 +20,10 @@ __all__ = ["Layer", "chain", "under_autocast"]
 _NARROW = 8
 
 
+# Below this many numbers the passes cost less than calling a backward written in Python.
+_SMALL = 2**14
+
+
 class Layer(NamedTuple):
     weight: Tensor  # [b, out, in]
     bias: Tensor | None  # [b, out]
@@ -30,7 +34,8 @@ class Layer(NamedTuple):
 def chain(x: Tensor, layers: list[Layer]) -> Tensor:
     """x [b, n, in] through ``layers``, each with the weights of its own condition."""
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
-    if _plain_autograd(x, tensors):
+    small = x.numel() + sum(layer.weight.numel() for layer in layers) < _SMALL
+    if not small and _plain_autograd(x, tensors):
         return _Chain.apply(tuple(layer.relu for layer in layers), x, *tensors)
     return _forward(x, layers)[-1]
 
