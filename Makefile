@@ -6,6 +6,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 DEV_READY := $(VENV)/.ready-dev
+BENCH_VENV  ?= .venv-benchmarks
+BENCH_READY := $(BENCH_VENV)/.ready
+BENCH  ?=
 # `make run ARGS="--epochs 5"` passes options on to `weightloom demo`.
 ARGS   ?=
 
@@ -51,9 +54,19 @@ unit: $(DEV_READY)
 	@echo "== tests"
 	$(BIN)/pytest -n 2
 
-bench: $(DEV_READY)
-	@echo "== speed; peers that are not installed are named in the report (see benchmarks/README.md)"
-	$(BIN)/python benchmarks/models.py
+# An environment of its own: the peers are old and ask for much that they do not use.
+$(BENCH_READY): pyproject.toml
+	@echo "== making $(BENCH_VENV) with weightloom and its peers"
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH_VENV)/bin/python -m pip install --quiet --editable . matplotlib
+	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps \
+	    hypnettorch==0.0.4 hyperlight==0.0.5 hyper-nn==0.2.2 torchhyper==0.1.2
+	@touch $@
+
+bench: $(BENCH_READY)
+	@echo "== speed (a quiet machine, please; BENCH=... for options, --help lists them)"
+	$(BENCH_VENV)/bin/python benchmarks/models.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
