@@ -33,6 +33,8 @@ class Layer(NamedTuple):
 
 def chain(x: Tensor, layers: list[Layer]) -> Tensor:
     """x [b, n, in] through ``layers``, each with the weights of its own condition."""
+    if not torch.is_grad_enabled():
+        return _forward(x, layers)[-1]
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
     small = x.numel() + sum(layer.weight.numel() for layer in layers) < _SMALL
     if not small and _plain_autograd(x, tensors):
@@ -48,9 +50,7 @@ def under_autocast(tensor: Tensor) -> bool:
 
 def _plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
     """Gradients are wanted, of the ordinary kind: no compiler, transform, autocast or jvp."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    if under_autocast(x):
+    if torch.compiler.is_compiling() or under_autocast(x):
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False

@@ -124,6 +124,8 @@ class Rules:
         self, name: str, weight: Generated, conditions: int, points: int, input_grad: bool
     ) -> str:
         """The cheapest order for this use of a weight, or the forced one; recorded if wanted."""
+        if self.decisions is None and not weight.could_skip_writing():
+            return "write"  # nothing to compare, nobody to tell
         grad = torch.is_grad_enabled()
         call = LinearCall(conditions, points, grad and input_grad, grad and weight.requires_grad)
         costs = weight.orders(call)
