@@ -12,7 +12,7 @@ from weightloom.weights import Expanded, LinearCall
 
 
 def chosen(k, inner, out, points, input_grad, training=True, conditions=200):
-    table = torch.empty(k, out, inner, device="meta")
+    table = torch.empty(out, k, inner, device="meta")
     value = Expanded(torch.empty(conditions, k, device="meta"), table, None)
     costs = value.orders(LinearCall(conditions, points, input_grad, training))
     return min(costs, key=costs.get)

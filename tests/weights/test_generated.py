@@ -15,7 +15,7 @@ from weightloom.weights import Expanded, Factored, LinearCall, WeightSpec, Writt
 def test_expanded(points, offset, bias):
     b, k, out, inner = 4, 5, 6, 9
     features = torch.randn(b, k, dtype=torch.float64, requires_grad=True)
-    table = torch.randn(k, out, inner, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(out, k, inner, dtype=torch.float64, requires_grad=True)
     given = torch.randn(out, inner, dtype=torch.float64, requires_grad=True)
     x = torch.randn(b, points, inner, dtype=torch.float64, requires_grad=True)
     shape = {"none": None, "shared": (out,), "rows": (b, out)}[bias]
@@ -26,7 +26,7 @@ def test_expanded(points, offset, bias):
         return Expanded(features, table, given if offset else None)
 
     def plain():
-        weight = torch.einsum("bk,koi->boi", features, table) + (given if offset else 0.0)
+        weight = torch.einsum("bk,oki->boi", features, table) + (given if offset else 0.0)
         y = torch.einsum("bni,boi->bno", x, weight)
         return weight, y if shift is None else y + shift.reshape(-1, 1, out)
 

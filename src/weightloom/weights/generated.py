@@ -112,24 +112,27 @@ class Written(Generated):
 class Expanded(Generated):
     """W = offset + sum_k phi_k table_k: the output of a linear head.
 
-    table [k, *shape] has the feature dimension first, so that both writing (phi @ table) and
-    contracting the input (x @ table^T) are one plain matrix product. (The offset as one more row
-    of the table was tried: the slices or the padding that it needs cost more than it saves.)
+    table [out, k, in]: contracting the input is one plain product, [b, out k], and what is then
+    summed over k lies side by side; writing is one product for each output. (The offset as one
+    more row of the table was tried: the slices or the padding that it needs cost more than it
+    saves.)
     """
 
     def __init__(self, features: Tensor, table: Tensor, offset: Tensor | None = None) -> None:
-        self.shape = tuple(table.shape[1:])
+        self.shape = (table.shape[0], *table.shape[2:])
         self.features = features
         self.table = table
         self.offset = offset
 
     def _write(self) -> Tensor:
+        # bmm, not matmul, which would copy the table to make one large product of it.
+        table = self.table.flatten(2)
+        written = torch.bmm(self.features.expand(table.shape[0], -1, -1), table)  # [out, b, in]
         # Under autocast the product comes back in half precision; weights keep the head's type.
-        written = torch.mm(self.features, self.table.flatten(1)).to(self.table.dtype)
+        written = written.to(self.table.dtype)
         if self.offset is not None:
-            # In place behind mm: addmm copies the offset to every row first, at twice the cost.
-            written = written.add_(self.offset.flatten())
-        return written if len(self.shape) == 1 else written.view(-1, *self.shape)
+            written = written.add_(self.offset.flatten(1).unsqueeze(1))
+        return written.transpose(0, 1).unflatten(2, self.shape[1:])
 
     def orders(self, call: LinearCall) -> dict[str, float]:
         out, inner = self.matrix_shape
@@ -157,9 +160,9 @@ class Expanded(Generated):
             return self._contract_one(x.squeeze(1), bias).unsqueeze(1)
         out, inner = self.matrix_shape
         b, n, _ = x.shape
-        k = self.table.shape[0]
-        products = F.linear(x, self.table.view(k * out, inner)).view(b, n, k, out)
-        y = torch.matmul(self.features.view(b, 1, 1, k), products).squeeze(2)
+        k = self.table.shape[1]
+        products = F.linear(x, self.table.view(out * k, inner)).view(b, n, out, k)
+        y = (products * self.features.view(b, 1, 1, k)).sum(3)
         if self.offset is not None:
             y = y + F.linear(x, self.offset.view(out, inner))
         return _add_bias(y, bias)
@@ -167,14 +170,14 @@ class Expanded(Generated):
     def _contract_one(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """`linear` for one point per condition, x [b, in], in three operations."""
         out, inner = self.matrix_shape
-        k = self.table.shape[0]
-        products = F.linear(x, self.table.view(k * out, inner)).view(-1, k, out)
+        k = self.table.shape[1]
+        products = F.linear(x, self.table.view(out * k, inner)).view(-1, out, k)
         offset = self.offset.view(out, inner)  # type: ignore[union-attr]
         if bias is None or bias.dim() == 1:
             base = F.linear(x, offset, bias)
         else:
             base = torch.addmm(bias, x, offset.t())
-        return torch.baddbmm(base.unsqueeze(1), self.features.unsqueeze(1), products).squeeze(1)
+        return (products * self.features.unsqueeze(1)).sum(2).add_(base)
 
     def batched(self) -> tuple[Tensor, ...]:
         return (self.features,)

@@ -25,7 +25,7 @@ LARGE_TABLE = 2**20
 class FullHead(Head):
     """W = offset + sum_k phi_k table_k for every tensor: `nn.Linear(k, N_g)`, cut in two kinds.
 
-    A matrix with more inputs than there are features has a table of its own, [k, out, in], so that
+    A matrix with more inputs than there are features has a table of its own, [out, k, in], so that
     its layer may contract it with x. Everything else can only be written, and is, by one joint
     product. Parameters of their own rather than slices of one big matrix: a slice of a parameter
     costs a full-size gradient buffer in every backward pass.
@@ -45,7 +45,8 @@ class FullHead(Head):
         self.own = {name: key(name) for name in own}
         for name, stored in self.own.items():
             shape = spec.shapes[name]
-            self.tables[stored] = nn.Parameter(torch.empty(features, *shape, **options))
+            table = (shape[0], features, *shape[1:])
+            self.tables[stored] = nn.Parameter(torch.empty(table, **options))
             if self.has_offset:
                 self.offsets[stored] = nn.Parameter(torch.zeros(shape, **options))
         size = self.rest.size
@@ -80,7 +81,7 @@ class FullHead(Head):
     def table(self, name: str) -> Tensor:
         """What multiplies the features in one tensor, [k, *shape]; a view."""
         if name in self.own:
-            return self.tables[self.own[name]]
+            return self.tables[self.own[name]].transpose(0, 1)
         if self.joint is None:
             raise KeyError(name)
         pieces = dict(zip(self.rest, self.joint.split(list(self.rest.sizes.values())), strict=True))
