@@ -2,8 +2,8 @@
 
 With many points per condition the products are fast and what costs is everything around them:
 passes over the activations for bias, ReLU and their gradients. Written as one autograd function,
-biases go into the products and masks are applied in place: a third less time for a training step
-of a small coordinate network than the same layers one by one.
+biases go into the products and masks are applied in place: a fifth to a third less time for
+the layers of a small coordinate network, forward and backward, than one by one.
 """
 
 from __future__ import annotations

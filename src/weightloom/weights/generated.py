@@ -140,6 +140,8 @@ class Expanded(Generated):
         write = _apply_cost(call, out, inner) + _table_cost(
             call.conditions, k, out * inner, call.weight_grad, call.weight_grad
         )
+        if not self.could_skip_writing():
+            return {"write": write}
         # T = x . table has k * out numbers for each point; phi then picks the combination.
         rows = call.conditions * call.points
         contract = _table_cost(rows, inner, k * out, call.weight_grad, call.input_grad)

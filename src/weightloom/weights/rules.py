@@ -112,7 +112,8 @@ class Rules:
                         self.decisions.pop()
                     break
                 y = weight.linear(x, self._vector(module, prefix), order)
-                return (y.relu_() if relu else y), 1 + relu
+                # Not in place: y may be a view, and then autograd would copy.
+                return (torch.relu(y) if relu else y), 1 + relu
             bias = self._vector(module, prefix)
             if bias is not None and bias.dim() == 1:
                 bias = bias.expand(x.shape[0], -1)
@@ -124,7 +125,7 @@ class Rules:
         self, name: str, weight: Generated, conditions: int, points: int, input_grad: bool
     ) -> str:
         """The cheapest order for this use of a weight, or the forced one; recorded if wanted."""
-        if self.decisions is None and not weight.could_skip_writing():
+        if not weight.could_skip_writing() and self.decisions is None and self.order == "auto":
             return "write"  # nothing to compare, nobody to tell
         grad = torch.is_grad_enabled()
         call = LinearCall(conditions, points, grad and input_grad, grad and weight.requires_grad)
