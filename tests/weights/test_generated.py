@@ -37,6 +37,15 @@ def test_expanded(points, offset, bias):
         close(got, plain()[1])
         for a, c in zip(gradients(got, inputs), wanted, strict=True):
             close(a, c, 10)
+        if points > 1:
+            continue
+        one = value().row(x.squeeze(1), shift, order)
+        close(one, plain()[1].squeeze(1))
+        for a, c in zip(gradients(one, inputs), wanted, strict=True):
+            close(a, c, 10)
+        with torch.no_grad():  # may write over its own intermediate results, over nothing else
+            close(value().row(x.squeeze(1), shift, order), one)
+            close(value().row(x.squeeze(1), shift, order), one)
     base = torch.randn(out, inner, dtype=torch.float64)
     close(value().shifted(base).dense(), plain()[0] - (given if offset else 0.0) + base)
     assert set(value().orders(LinearCall(b, points, True, True))) == {"write", "contract"}
@@ -66,3 +75,17 @@ def test_both_ways_to_write_the_joint_table(few, monkeypatch):
     inputs = [features, head.joint, head.joint_offset]
     for a, c in zip(gradients(got, inputs), gradients(want, inputs), strict=True):
         close(a, c, 10)
+
+
+def test_rows_without_gradients_inside_a_transform():
+    table = torch.randn(6, 5, 9, dtype=torch.float64)
+    offset = torch.randn(6, 9, dtype=torch.float64)
+    x = torch.randn(4, 9, dtype=torch.float64)
+    features = torch.randn(3, 4, 5, dtype=torch.float64)  # more dimensions than x: not in place
+
+    def row(phi):
+        return Expanded(phi, table, offset).row(x, None, "contract")
+
+    with torch.no_grad():
+        got = torch.vmap(row)(features)
+        close(got, torch.stack([row(phi) for phi in features]))

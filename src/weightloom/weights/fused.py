@@ -8,13 +8,14 @@ the layers of a small coordinate network, forward and backward, than one by one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["Layer", "chain", "under_autocast"]
+__all__ = ["Layer", "chain", "plain_inference", "under_autocast"]
 
 # With fewer input columns than this, x^T grad is several times faster than grad^T x.
 _NARROW = 8
@@ -34,18 +35,25 @@ class Layer(NamedTuple):
 def chain(x: Tensor, layers: list[Layer]) -> Tensor:
     """x [b, n, in] through ``layers``, each with the weights of its own condition."""
     if not torch.is_grad_enabled():
-        return _forward(x, layers)[-1]
+        return _last(x, layers)
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
     small = x.numel() + sum(layer.weight.numel() for layer in layers) < _SMALL
     if not small and _plain_autograd(x, tensors):
         return _Chain.apply(tuple(layer.relu for layer in layers), x, *tensors)
-    return _forward(x, layers)[-1]
+    return _last(x, layers)
 
 
 def under_autocast(tensor: Tensor) -> bool:
     """Whether autocast is on for the tensor's device; some devices do not know it at all."""
     device = tensor.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def plain_inference() -> bool:
+    """No graph, compiler or transform: nobody else will look at an intermediate tensor."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None
 
 
 def _plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
@@ -60,17 +68,22 @@ def _plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
     return all(forward_ad.unpack_dual(tensor).tangent is None for tensor in given)
 
 
-def _forward(x: Tensor, layers: list[Layer]) -> list[Tensor]:
-    """The input and the output of every layer."""
-    values = [x]
+def _outputs(x: Tensor, layers: list[Layer]) -> Iterator[Tensor]:
+    """The output of every layer, one after the other."""
     for weight, bias, relu in layers:
         transposed = weight.transpose(1, 2)
         if bias is None:
             x = torch.bmm(x, transposed)
         else:
             x = torch.baddbmm(bias.unsqueeze(1), x, transposed)
-        values.append(x.relu_() if relu else x)
-    return values
+        yield x.relu_() if relu else x
+
+
+def _last(x: Tensor, layers: list[Layer]) -> Tensor:
+    """The last output; none but it is held, so each layer writes where the one before last was."""
+    for output in _outputs(x, layers):
+        x = output
+    return x
 
 
 class _Chain(torch.autograd.Function):
@@ -80,7 +93,7 @@ class _Chain(torch.autograd.Function):
             Layer(tensors[2 * i], tensors[2 * i + 1], relu)  # type: ignore[arg-type]
             for i, relu in enumerate(relus)
         ]
-        values = _forward(x, layers)
+        values = [x, *_outputs(x, layers)]
         ctx.relus = relus
         ctx.save_for_backward(*tensors, *values)
         return values[-1]
@@ -122,7 +135,7 @@ def _differentiable(
         Layer(tensors[2 * i], tensors[2 * i + 1], relu)  # type: ignore[arg-type]
         for i, relu in enumerate(ctx.relus)
     ]
-    output = _forward(x, layers)[-1]
+    output = _last(x, layers)
     wanted = [t for t in (x, *tensors) if t is not None and t.requires_grad]
     grads = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
     found = [next(grads) if t is not None and t.requires_grad else None for t in (x, *tensors)]

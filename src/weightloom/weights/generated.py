@@ -7,12 +7,15 @@ table first and never write the weights. Each class here knows how to do both, a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from weightloom.weights.fused import plain_inference
 
 __all__ = ["Expanded", "Factored", "Generated", "LinearCall", "Written"]
 
@@ -21,8 +24,7 @@ __all__ = ["Expanded", "Factored", "Generated", "LinearCall", "Written"]
 FLOPS_PER_WORD = 40.0
 
 
-@dataclass(frozen=True)
-class LinearCall:
+class LinearCall(NamedTuple):
     """The shape of one use of a generated matrix: what the cost of each order depends on."""
 
     conditions: int
@@ -53,7 +55,7 @@ class Generated(ABC):
     def matrix_shape(self) -> tuple[int, int]:
         """The tensor as an [out, in] matrix: trailing dimensions belong to the input."""
         out = self.shape[0] if self.shape else 1
-        return out, _numel(self.shape) // max(out, 1)
+        return out, math.prod(self.shape) // max(out, 1)
 
     @property
     def requires_grad(self) -> bool:
@@ -75,6 +77,10 @@ class Generated(ABC):
             return torch.bmm(x, weight)
         rows = bias.unsqueeze(1) if bias.dim() == 2 else bias
         return torch.baddbmm(rows, x, weight)
+
+    def row(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
+        """`linear` for one point per condition: x [b, in] -> [b, out]."""
+        return self.linear(x.unsqueeze(1), bias, order).squeeze(1)
 
     @abstractmethod
     def batched(self) -> tuple[Tensor, ...]:
@@ -158,8 +164,6 @@ class Expanded(Generated):
     def linear(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
         if order != "contract":
             return super().linear(x, bias)
-        if x.shape[1] == 1 and self.offset is not None:
-            return self._contract_one(x.squeeze(1), bias).unsqueeze(1)
         out, inner = self.matrix_shape
         b, n, _ = x.shape
         k = self.table.shape[1]
@@ -169,17 +173,20 @@ class Expanded(Generated):
             y = y + F.linear(x, self.offset.view(out, inner))
         return _add_bias(y, bias)
 
-    def _contract_one(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """`linear` for one point per condition, x [b, in], in three operations."""
+    def row(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
+        if order != "contract" or self.offset is None:
+            return super().row(x, bias, order)
         out, inner = self.matrix_shape
         k = self.table.shape[1]
         products = F.linear(x, self.table.view(out * k, inner)).view(-1, out, k)
-        offset = self.offset.view(out, inner)  # type: ignore[union-attr]
+        offset = self.offset.view(out, inner)
         if bias is None or bias.dim() == 1:
             base = F.linear(x, offset, bias)
         else:
             base = torch.addmm(bias, x, offset.t())
-        return (products * self.features.unsqueeze(1)).sum(2).add_(base)
+        features = self.features.unsqueeze(1)
+        mixed = products.mul_(features) if plain_inference() else products * features
+        return mixed.sum(2).add_(base)
 
     def batched(self) -> tuple[Tensor, ...]:
         return (self.features,)
@@ -239,13 +246,6 @@ class Factored(Generated):
 
     def shifted(self, base: Tensor) -> Factored:
         return Factored(self.left, self.right, base, self.shape)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:

@@ -86,32 +86,31 @@ class Rules:
             bias = self._vector(module, prefix)
             y = F.linear(x, module.weight)  # type: ignore[arg-type]
             return (y if bias is None else y + _rows(bias, x.dim())), 1
-        if x.dim() == 2:
-            y, count = self._linear_run(parts, x.unsqueeze(1))
-            return y.squeeze(1), count
-        if x.dim() == 3:
+        if x.dim() <= 3:
             return self._linear_run(parts, x)
         y, count = self._linear_run(parts, x.flatten(1, -2))
         return y.unflatten(1, x.shape[1:-1]), count
 
     def _linear_run(self, parts: Parts, x: Tensor) -> tuple[Tensor, int]:
-        """x [b, n, in] through the first layer, and on through all that are written like it."""
+        """x [b, in] or [b, n, in] through the first layer, and all that are written like it."""
         run: list[Layer] = []
         at = 0
+        points = x.shape[1] if x.dim() == 3 else 1
         while at < len(parts):
             prefix, module = parts[at]
             weight = self.generated.get(prefix + "weight")
             if type(module) is not nn.Linear or weight is None or has_hooks(module):
                 break
             name = prefix + "weight"
-            order = self._order(name, weight, x.shape[0], x.shape[1], bool(run) or x.requires_grad)
+            order = self._order(name, weight, x.shape[0], points, bool(run) or x.requires_grad)
             relu = _relu_follows(parts, at + 1)
             if order != "write":
                 if run:  # the next call will decide, and record, again
                     if self.decisions is not None:
                         self.decisions.pop()
                     break
-                y = weight.linear(x, self._vector(module, prefix), order)
+                apply = weight.row if x.dim() == 2 else weight.linear
+                y = apply(x, self._vector(module, prefix), order)
                 # Not in place: y may be a view, and then autograd would copy.
                 return (torch.relu(y) if relu else y), 1 + relu
             bias = self._vector(module, prefix)
@@ -119,7 +118,7 @@ class Rules:
                 bias = bias.expand(x.shape[0], -1)
             run.append(Layer(weight.dense(), bias, relu))
             at += 1 + relu
-        return chain(x, run), at
+        return (chain(x, run) if x.dim() == 3 else chain(x.unsqueeze(1), run).squeeze(1)), at
 
     def _order(
         self, name: str, weight: Generated, conditions: int, points: int, input_grad: bool

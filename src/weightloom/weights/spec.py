@@ -83,9 +83,9 @@ class WeightSpec:
                 f"{self.size}; pass a tensor whose last dimension is {self.size}"
             )
         rows = flat.shape[:-1]
-        pieces = flat.split(list(self.sizes.values()), dim=-1)
+        pieces = torch.split_with_sizes(flat, list(self.sizes.values()), -1)
         return {
-            name: piece if len(shape) == 1 else piece.reshape(*rows, *shape)
+            name: piece if len(shape) == 1 else piece.reshape(rows + shape)
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 

@@ -56,11 +56,12 @@ class FullHead(Head):
 
     def generate(self, features: Tensor) -> dict[str, Generated]:
         generated: dict[str, Generated] = {}
+        tables, offsets = self.tables, self.offsets
         for name, stored in self.own.items():
             scale = self.scales.get(name)
             scaled = features if scale is None else features * scale
-            offset = self.offsets[stored] if self.has_offset else None
-            generated[name] = Expanded(scaled, self.tables[stored], offset)
+            offset = getattr(offsets, stored) if self.has_offset else None
+            generated[name] = Expanded(scaled, getattr(tables, stored), offset)
         if self.joint is not None:
             for name, tensor in self.rest.split(self._write(features, self.joint)).items():
                 scale = self.scales.get(name)
