@@ -7,13 +7,23 @@ Every class also derives from the built-in exception that a reader would expect,
 from __future__ import annotations
 
 __all__ = [
+    "CertificateError",
     "CheckpointError",
+    "ConfigError",
+    "CorruptRowWarning",
+    "EngineError",
     "HeadError",
     "MissingDependencyError",
     "NonFiniteWeightsError",
+    "OutputError",
     "PatternError",
     "ShapeError",
     "SlowPathWarning",
+    "StoreError",
+    "StoreFullError",
+    "StoreLockedError",
+    "StoreVersionError",
+    "TrainingError",
     "UnsupportedModuleError",
     "WeightloomError",
 ]
@@ -43,8 +53,44 @@ class NonFiniteWeightsError(WeightloomError, ArithmeticError):
     """Generated weights that hold NaN or infinity; the message names the first such tensor."""
 
 
+class CertificateError(WeightloomError, ArithmeticError):
+    """A proven bound that the network in hand does not keep; the message shows where."""
+
+
 class CheckpointError(WeightloomError, RuntimeError):
     """A file or state dict that does not belong to this model."""
+
+
+class ConfigError(WeightloomError, ValueError):
+    """A run, an experiment or an option that cannot be used as given."""
+
+
+class TrainingError(WeightloomError, ValueError):
+    """Settings or members that cannot be trained as they are."""
+
+
+class StoreError(WeightloomError, RuntimeError):
+    """A store of results that cannot be read or written."""
+
+
+class StoreVersionError(StoreError):
+    """A store that a newer weightloom has written."""
+
+
+class StoreLockedError(StoreError):
+    """A store that another process does not let go of."""
+
+
+class StoreFullError(StoreError):
+    """A store that cannot grow: the disk is full."""
+
+
+class EngineError(WeightloomError, RuntimeError):
+    """Workers or a cluster that cannot be started or reached."""
+
+
+class OutputError(WeightloomError, OSError):
+    """A place that cannot be written to."""
 
 
 class MissingDependencyError(WeightloomError, ImportError):
@@ -52,4 +98,8 @@ class MissingDependencyError(WeightloomError, ImportError):
 
 
 class SlowPathWarning(UserWarning):
-    """Something runs in a loop over conditions because no batched form of it exists."""
+    """Something runs in a loop (over conditions, over members) because it has no batched form."""
+
+
+class CorruptRowWarning(UserWarning):
+    """A row of the store that cannot be read; it is named and left out."""

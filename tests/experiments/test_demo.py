@@ -18,10 +18,9 @@ from weightloom.cli import main
 from weightloom.data import load_digits, pixel_centres
 from weightloom.experiments.demo import Result, Settings, coordinate_network, run_demo, write
 from weightloom.experiments.demo import run as running
-from weightloom.experiments.demo.measure import verdict
-from weightloom.experiments.demo.run import ShiftedBatches
+from weightloom.experiments.demo.measure import History, verdict
+from weightloom.experiments.demo.run import Shifted
 from weightloom.experiments.demo.scenes import STEPS, between_embeddings, between_networks, hardest
-from weightloom.training import History
 
 SECTIONS = [
     "results",
@@ -184,17 +183,19 @@ def test_equal_sizes(result: Result) -> None:
 
 def test_batches_move_points_with_the_image() -> None:
     ramp = pixel_centres(8)[:, 0] * 0.1 + 0.5  # brightness is a function of x alone
-    batch = next(iter(ShiftedBatches(ramp.expand(64, 64).contiguous(), seed=0)))
+    images = ramp.expand(64, 64).contiguous()
+    generator = torch.Generator().manual_seed(0)
+    (points, conditions), targets = Shifted(8)((images,), images, generator)
     inner = (pixel_centres(8).abs() < 0.8).all(dim=1)  # the edge lets darkness in
-    assert torch.equal(batch.points[:32], pixel_centres(8).expand(32, -1, -1))
-    assert torch.equal(batch.targets[:32], batch.conditions[:32])
-    by = (batch.points - pixel_centres(8))[:, 0]
+    assert torch.equal(points[:32], pixel_centres(8).expand(32, -1, -1))
+    assert torch.equal(targets[:32], conditions[:32])
+    by = (points - pixel_centres(8))[:, 0]
     assert by[32:].abs().max() <= 0.125
     assert by[32:].std() > 0.05
     # A moved ramp at x is the old one at x - by: so are the targets, at the moved points.
     moved = 0.1 * (pixel_centres(8)[:, 0] - by[32:, :1]) + 0.5
-    torch.testing.assert_close(batch.conditions[32:, inner], moved[:, inner])
-    torch.testing.assert_close(batch.targets[32:], ramp.expand(32, 64))
+    torch.testing.assert_close(conditions[32:, inner], moved[:, inner])
+    torch.testing.assert_close(targets[32:], ramp.expand(32, 64))
 
 
 def test_line_between_features_is_line_between_weights(result: Result) -> None:
@@ -248,19 +249,21 @@ def test_verdict_follows_the_numbers(result: Result) -> None:
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, network: int, after: int) -> None:
     """Press Ctrl-C when the given network (0 or 1) has made so many epochs."""
-    real, calls = running.fit, []
+    real, calls = running.train, []
 
-    def fit(*args: Any, on_epoch: Any, **kwargs: Any) -> History:
+    def train(*args: Any, on_evaluation: Any, **kwargs: Any) -> Any:
         calls.append(0)
+        done = []
 
-        def press(history: History) -> None:
-            on_epoch(history)
-            if len(calls) == network + 1 and history.done == after:
+        def press(*values: Any) -> None:
+            on_evaluation(*values)
+            done.append(0)
+            if len(calls) == network + 1 and len(done) == after:
                 raise KeyboardInterrupt
 
-        return real(*args, on_epoch=press, **kwargs)
+        return real(*args, on_evaluation=press, **kwargs)
 
-    monkeypatch.setattr(running, "fit", fit)
+    monkeypatch.setattr(running, "train", train)
 
 
 @pytest.mark.parametrize("network", [0, 1])

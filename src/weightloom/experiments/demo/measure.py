@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from weightloom.data import ImageSplit, pixel_centres
-from weightloom.training import History
 
-__all__ = ["Baseline", "Contender", "baselines", "draw", "squared_errors", "verdict"]
+__all__ = ["Baseline", "Contender", "History", "baselines", "draw", "squared_errors", "verdict"]
 
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -24,6 +23,22 @@ class Baseline:
     name: str
     mse: float
     ratio: float
+
+
+@dataclass(frozen=True)
+class History:
+    """How training went. One entry per finished epoch in each curve."""
+
+    epochs: int  # how many were asked for
+    train: list[float] = field(default_factory=list)  # mean loss over the epoch's batches
+    evaluation: list[float] = field(default_factory=list)  # held-out MSE after it
+    seconds: float = 0.0  # spent in training steps, evaluations not counted
+    interrupted: bool = False
+
+    @property
+    def done(self) -> int:
+        """How many epochs were finished."""
+        return len(self.train)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from safetensors.torch import save
 import weightloom
 from weightloom.experiments.demo import figures, scenes, table
 from weightloom.experiments.demo.measure import verdict
-from weightloom.experiments.demo.output import check_output
 from weightloom.experiments.demo.run import BATCH, LEARNING_RATE, REACH, Result
+from weightloom.lab.output import check_folder
 
 __all__ = ["NUMBERS", "PAGE", "write"]
 
@@ -30,7 +30,7 @@ def write(result: Result, folder: Path) -> list[Path]:
 
     Each file appears whole or not at all; files of an earlier run are replaced.
     """
-    check_output(folder)
+    check_folder(folder, "--out")
     row = result.data.held_out_labels.tolist().index(SAVED_DIGIT)
     network = result.hyper.model.materialize(result.data.held_out[row])
     about = {

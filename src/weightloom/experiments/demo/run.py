@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
+from weightloom import training
 from weightloom.data import ImageSplit, load_digits, pixel_centres, shift
 from weightloom.experiments.demo.measure import (
     Baseline,
     Contender,
+    History,
     baselines,
     draw,
     squared_errors,
 )
 from weightloom.experiments.demo.networks import embedding_network, hypernetwork
 from weightloom.models import EmbeddingNetwork, HyperNetwork, count_parameters
-from weightloom.training import History, fit
+from weightloom.training import Member, Report, Split, train
 
-__all__ = ["Batch", "Result", "Settings", "ShiftedBatches", "run_demo"]
+__all__ = ["Result", "Settings", "Shifted", "run_demo"]
 
 LEARNING_RATE = 1e-2
 BATCH = 64
@@ -38,6 +38,7 @@ Model = TypeVar("Model", HyperNetwork, EmbeddingNetwork)
 
 HYPER = "hypernetwork"
 EMBEDDED = "embedding network"
+HELD_OUT = "held out"
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,8 @@ class Result:
         return any(contender.stopped_early for contender in self.contenders)
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Draw ``targets`` at ``points``, given ``conditions``."""
-
-    points: Tensor  # [b, 64, 2]
-    conditions: Tensor  # [b, 64]
-    targets: Tensor  # [b, 64]
-
-
-class ShiftedBatches:
-    """The training images in a new order each epoch, each moved by a new part of a pixel.
+class Shifted:
+    """A batch of images [b, 64], each moved by a new part of a pixel.
 
     The condition is the moved image. For the first half of a batch so is the target, at the pixel
     centres. For the other half the target is the image as it was, at the places its pixels were
@@ -103,25 +95,21 @@ class ShiftedBatches:
     values alone. Without it the error at the 64 centres halves, and networks ripple in between.
     """
 
-    def __init__(self, images: Tensor, seed: int) -> None:
-        self.images = images
-        self.centres = pixel_centres(math.isqrt(images.shape[1]))
-        self.generator = torch.Generator().manual_seed(seed)
+    def __init__(self, side: int) -> None:
+        self.centres = pixel_centres(side)
+        self.pixel = 2.0 / side
 
-    def __len__(self) -> int:
-        return -(-len(self.images) // BATCH)
-
-    def __iter__(self) -> Iterator[Batch]:
-        pixel = 2.0 / math.isqrt(self.images.shape[1])
-        order = torch.randperm(len(self.images), generator=self.generator)
-        for rows in order.split(BATCH):
-            images = self.images[rows]
-            by = torch.rand(len(rows), 2, generator=self.generator) * (2 * REACH) - REACH
-            moved = shift(images, by)
-            half = len(rows) // 2
-            offsets = torch.cat([torch.zeros(half, 2), by[half:] * pixel])
-            targets = torch.cat([moved[:half], images[half:]])
-            yield Batch(self.centres + offsets[:, None], moved, targets)
+    def __call__(
+        self, inputs: tuple[Tensor, ...], target: Tensor, generator: torch.Generator
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """((points [b, 64, 2], conditions [b, 64]), targets [b, 64]): draw these there."""
+        (images,) = inputs
+        by = torch.rand(len(images), 2, generator=generator) * (2 * REACH) - REACH
+        moved = shift(images, by)
+        half = len(images) // 2
+        offsets = torch.cat([torch.zeros(half, 2), by[half:] * self.pixel])
+        targets = torch.cat([moved[:half], images[half:]])
+        return (self.centres + offsets[:, None], moved), targets
 
 
 def run_demo(
@@ -175,6 +163,22 @@ def _run(settings: Settings, say: Callable[[str], None], bars: bool, started: fl
     )
 
 
+def _training(settings: Settings) -> training.Settings:
+    return training.Settings(
+        epochs=settings.rounds,
+        batch_size=BATCH,
+        learning_rate=LEARNING_RATE,
+        optimiser="adam",
+        schedule="cosine",
+    )
+
+
+def _history(report: Report, settings: Settings) -> History:
+    (_, train), (_, held_out) = (report.curves.get(name, ([], [])) for name in ("train", HELD_OUT))
+    stopped = report.status == "interrupted"
+    return History(settings.rounds, train, held_out, report.seconds, stopped)
+
+
 def _contender(
     name: str,
     model: Model,
@@ -185,33 +189,27 @@ def _contender(
 ) -> Contender[Model]:
     """Train one network, with the same batches and steps as the other, and measure it."""
     variance = data.held_out.var(correction=0).item()
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        drawn: Tensor = model(batch.points, batch.conditions)
-        return F.mse_loss(drawn.squeeze(-1), batch.targets)
-
-    def evaluate(model: nn.Module) -> float:
-        return F.mse_loss(draw(model, data.held_out, data.side), data.held_out).item()
-
+    points = pixel_centres(data.side).expand(len(data.held_out), -1, -1)
+    member = Member(
+        model,
+        train=Split((data.train,), data.train),
+        held_out={HELD_OUT: Split((points, data.held_out), data.held_out)},
+        seed=settings.seed,
+        augment=Shifted(data.side),
+    )
     # A log file gets a line every few seconds instead of ten a second.
     pause = 0.1 if sys.stderr.isatty() else 10.0
     with tqdm(
         total=settings.rounds, desc=f"{name:<17}", unit="epoch", disable=not bars, mininterval=pause
     ) as bar:
 
-        def on_epoch(history: History) -> None:
-            ratio = history.evaluation[-1] / variance
+        def on_evaluation(step: int, values: list[dict[str, float]]) -> None:
+            ratio = values[0][HELD_OUT] / variance
             bar.set_postfix_str(f"held-out MSE/variance {ratio:.4f}", refresh=False)
             bar.update()
 
-        history = fit(
-            model,
-            ShiftedBatches(data.train, settings.seed),
-            loss,
-            epochs=settings.rounds,
-            learning_rate=LEARNING_RATE,
-            evaluate=evaluate,
-            on_epoch=on_epoch,
+        history = _history(
+            train([member], _training(settings), on_evaluation=on_evaluation)[0], settings
         )
     if history.interrupted:
         say(
