@@ -19,7 +19,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(*args: object, **kwargs: object) -> None:
         raise AssertionError("training began before the complaint")
 
-    monkeypatch.setattr(running, "fit", trained)
+    monkeypatch.setattr(running, "train", trained)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_out_is_read_only(
     def refused(**kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("weightloom.experiments.demo.output.tempfile.TemporaryFile", refused)
+    monkeypatch.setattr("weightloom.lab.output.tempfile.TemporaryFile", refused)
     assert main(["demo", "--smoke", "--out", str(tmp_path)]) == 2
     assert f"--out {tmp_path} cannot be written to (permission denied)" in capsys.readouterr().err
 

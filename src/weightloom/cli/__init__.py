@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from weightloom import __version__
-from weightloom.cli import demo
+from weightloom.cli import demo, figures, reproduce, results, size
 from weightloom.errors import WeightloomError
 
 __all__ = ["main"]
 
-COMMANDS = (demo,)
+COMMANDS = (demo, reproduce, figures, results, size)
 
 EPILOG = """\
 start here:
   weightloom demo            train a hypernetwork and its rival, write a report (about a minute)
   weightloom demo --help     what it does, what it writes, how long it takes
+
+the papers' figures and tables:
+  weightloom reproduce --list                     what there is, what is stored, how long it takes
+  weightloom reproduce fig3a --scale smoke        run one and draw it; can be stopped and resumed
+  weightloom figures fig3a                        draw it again from what is stored
+  weightloom results --experiment fig3a           its numbers: list, compare, export
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return 0 if it did all, 2 on an error it can explain, 130 after Ctrl-C."""
+    """Run one command; return 0 if it did all, 1 if part of it failed, 2 on an error it
+    can explain, 130 after Ctrl-C."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.run is None:
@@ -36,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nweightloom: stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `weightloom results | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return status
 
 

@@ -95,9 +95,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _run(arguments: argparse.Namespace) -> int:
     from weightloom.experiments import demo
     from weightloom.experiments.demo import figures, measure, table
+    from weightloom.lab.output import check_folder
 
     started = time.perf_counter()
-    folder = demo.check_output(arguments.out)
+    folder = check_folder(arguments.out, "--out")
     figures.require_matplotlib()
     settings = demo.Settings(
         epochs=arguments.epochs,

@@ -1,1 +1,64 @@
 """Experiments: everything the package shows about itself, one folder for each subject."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weightloom.lab import Experiment
+
+__all__ = ["all_experiments"]
+
+#: Where each experiment is: name -> "module:attribute". The attribute is an Experiment or a
+#: function or class that makes one without arguments. To add an experiment, add a line.
+_PLACES = {
+    "fig3a": "weightloom.experiments.modularity.fig3:Fig3a",
+    "fig3b": "weightloom.experiments.modularity.fig3:Fig3b",
+    "fig3c": "weightloom.experiments.modularity.fig3:Fig3c",
+    "fig3d": "weightloom.experiments.modularity.fig3:Fig3d",
+    "fig3e": "weightloom.experiments.modularity.fig3:Fig3e",
+    "fig3f": "weightloom.experiments.modularity.fig3:Fig3f",
+    "fig3-robust": "weightloom.experiments.modularity.fig3:Fig3Robust",
+    "rates": "weightloom.experiments.modularity.rates:Rates",
+}
+
+
+class _Experiments(Mapping[str, "Experiment"]):
+    """The experiments by name; each module is imported when its experiment is first asked for."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = dict(places)
+        self._made: dict[str, Experiment] = {}
+
+    def __getitem__(self, name: str) -> Experiment:
+        if name not in self._made:
+            module, _, attribute = self._places[name].partition(":")
+            found = getattr(importlib.import_module(module), attribute)
+            self._made[name] = found() if callable(found) else found
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def all_experiments() -> Mapping[str, Experiment]:
+    """Every experiment by name, in the order of the papers; imported one by one, when used.
+
+    >>> "demo" in all_experiments()
+    False
+    """
+    return _Experiments({name: at for name, at in _PLACES.items() if _exists(at)})
+
+
+def _exists(place: str) -> bool:
+    """Whether the module is there; an error inside it is not hidden, it shows when it is used."""
+    try:
+        return importlib.util.find_spec(place.partition(":")[0]) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False

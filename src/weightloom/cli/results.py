@@ -1,0 +1,218 @@
+"""``weightloom results``: what is in the store; filter, compare, export."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weightloom.cli import lab_options
+from weightloom.errors import ConfigError, WeightloomError
+
+if TYPE_CHECKING:
+    from weightloom.lab import Result, Table
+
+__all__ = ["register"]
+
+DESCRIPTION = """\
+Show what is in the store: every run with its settings, seed, how it ended, its numbers, and the
+commit it was made with (a + means that the source had changes)."""
+
+EPILOG = """\
+choosing:
+  --experiment, --status and --where leave out what does not fit; all other options work on the rest
+
+numbers:
+  means are over finite values; runs that diverged are counted beside them, not left out in silence
+  ± is the standard error of the mean
+
+files:
+  .csv and .parquet have a row for each run, or with --curves for each point of each curve
+  .json has a record for each run; NaN and infinity are the strings "nan", "inf", "-inf"
+
+examples:
+  weightloom results                                             everything
+  weightloom results --experiment fig3a --where depth=4          some of it
+  weightloom results --experiment fig3a --group-by depth --group-by model
+  weightloom results --experiment fig3a --compare model --metric test_mse
+  weightloom results --status failed                             what went wrong
+  weightloom results --experiment fig3a --export fig3a.csv
+  weightloom results --experiment fig3a --curves --export curves.parquet
+  weightloom results --experiment fig3a --where depth=4 --delete
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "results",
+        help="what is in the store: list, filter, compare, export",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    lab_options.add_store(parser)
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="only this one; patterns such as 'fig3*' work"
+    )
+    parser.add_argument(
+        "--where",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="only runs with this setting (or seed); can be given several times",
+    )
+    parser.add_argument(
+        "--status",
+        choices=("done", "plateau", "diverged", "failed"),
+        help="only runs that ended so",
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="show this number (several times: these); default: the experiment's main ones",
+    )
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument(
+        "--group-by",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="mean, standard error and count for each value of this setting (several times: for "
+        "each combination)",
+    )
+    views.add_argument(
+        "--compare", metavar="KEY", help="the values of this setting side by side, by seed"
+    )
+    parser.add_argument("--curves", action="store_true", help="show, or export, curves")
+    parser.add_argument(
+        "--export", metavar="FILE", type=Path, help="write to FILE: .csv, .json or .parquet"
+    )
+    parser.add_argument("--delete", action="store_true", help="forget the chosen runs; asks first")
+    parser.add_argument("--yes", action="store_true", help="do not ask before --delete")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from weightloom.lab.export import export
+
+    with lab_options.open_store(arguments.store, create=False) as store:
+        everything = store.results()
+        chosen = _filter(everything, arguments)
+        if not chosen:
+            held = sorted({result.run.experiment for result in everything})
+            print(
+                f"no result fits; {arguments.store} holds {len(everything)} results"
+                + (f" of {', '.join(held)}" if held else "")
+            )
+            return 0
+        if arguments.export is not None:
+            rows = export(chosen, arguments.export, curves=arguments.curves)
+            print(f"{rows} rows of {len(chosen)} results written to {arguments.export}")
+        if arguments.delete:
+            question = f"Forget {len(chosen)} of {len(everything)} results in {arguments.store}?"
+            would = f"--delete would forget {len(chosen)} results"
+            if not lab_options.confirm(question, arguments.yes, would):
+                print("nothing was deleted")
+                return 2
+            print(f"{store.delete(chosen)} results deleted")
+        if arguments.export is None and not arguments.delete:
+            print(_view(chosen, arguments).text())
+            print(f"\n{len(chosen)} of {len(everything)} results in {arguments.store}")
+    return 0
+
+
+def _view(chosen: Sequence[Result], arguments: argparse.Namespace) -> Table:
+    from weightloom.lab import analysis
+
+    if arguments.curves:
+        return analysis.curves_table(chosen)
+    metrics = _metrics(chosen, arguments.metric)
+    if arguments.group_by:
+        return analysis.group_by(chosen, arguments.group_by, metrics)
+    if arguments.compare:
+        if not metrics:
+            raise ConfigError("none of the chosen results has any metric to compare")
+        return analysis.compare(chosen, arguments.compare, metrics[0])
+    return analysis.listing(chosen, metrics)
+
+
+def _filter(results: Sequence[Result], arguments: argparse.Namespace) -> list[Result]:
+    from weightloom.lab import analysis
+
+    chosen = [
+        result
+        for result in results
+        if fnmatch.fnmatchcase(result.run.experiment, arguments.experiment or "*")
+        and arguments.status in (None, result.outcome.status)
+    ]
+    for text in arguments.where:
+        key, value = _condition(text)
+        known = {"seed", *(name for result in chosen for name in result.run.config)}
+        if chosen and key not in known:
+            raise ConfigError(
+                f"--where {text}: no result has a setting {key!r}{_near(key, known)}; there are: "
+                f"{', '.join(sorted(known))}"
+            )
+        chosen = [result for result in chosen if _equal(analysis.value(result, key), value)]
+    return chosen
+
+
+def _condition(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise ConfigError(f"--where {text!r} was given; KEY=VALUE is wanted, such as depth=4")
+    return key.strip(), value.strip()
+
+
+def _equal(stored: Any, wanted: str) -> bool:
+    """Whether ``stored`` is what the user typed: 4, 4.0, true, null, [1, 2] or words."""
+    if str(stored) == wanted:
+        return True
+    try:
+        value = json.loads(wanted)
+    except ValueError:
+        return False
+    if isinstance(value, bool) or isinstance(stored, bool):
+        return value is stored
+    return bool(value == stored)  # 4 is 4.0
+
+
+def _metrics(results: Sequence[Result], asked: Sequence[str]) -> list[str]:
+    from weightloom.lab import analysis
+
+    known = analysis.metric_names(results)
+    for name in asked:
+        if name not in known:
+            raise ConfigError(
+                f"--metric {name}: no chosen result has it{_near(name, known)}; there are: "
+                f"{', '.join(known) or 'none'}"
+            )
+    if asked:
+        return list(asked)
+    main = [name for name in _main_metrics(results) if name in known]
+    return main or known
+
+
+def _main_metrics(results: Sequence[Result]) -> list[str]:
+    """What the experiments themselves show first; a store may hold some that are unknown here."""
+    from weightloom import experiments
+
+    known = experiments.all_experiments()
+    names: list[str] = []
+    for experiment in dict.fromkeys(result.run.experiment for result in results):
+        try:
+            names += known[experiment].main_metrics if experiment in known else ()
+        except (ImportError, WeightloomError):
+            continue
+    return list(dict.fromkeys(names))
+
+
+def _near(word: str, known: Sequence[str] | set[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,136 @@
+"""What every engine is: a few slots that take jobs, and results that come back one by one."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weightloom.errors import ConfigError
+from weightloom.lab.experiment import Experiment, Workspace
+from weightloom.lab.provenance import now, provenance
+from weightloom.lab.runs import INTERRUPTED, Outcome, Result, Run
+
+__all__ = ["Died", "Ended", "Engine", "Event", "Job", "failures", "perform"]
+
+_LAST_LINES = 12  # of a traceback, kept in the store
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Runs of one group, to be executed at once."""
+
+    experiment: Experiment
+    runs: tuple[Run, ...]
+    workspace: Workspace
+
+
+@dataclass(frozen=True)
+class Died:
+    """A worker ended without a word in the middle of a job; runs not yet reported are open."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job is over, and every run of it was reported."""
+
+
+Event = Result | Ended | Died
+
+
+class Engine(ABC):
+    """Carries out jobs: results come back one by one, failed ones included, then `Ended` or `Died`.
+
+    Ask `free` before `submit`: not every engine does several jobs at a time.
+    """
+
+    #: Threads for each job.
+    threads: int
+    #: Whether jobs run where the user sees what they print.
+    visible = False
+
+    @property
+    @abstractmethod
+    def slots(self) -> int:
+        """How many jobs at a time."""
+
+    @property
+    @abstractmethod
+    def free(self) -> int:
+        """How many more jobs can be submitted now."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> None: ...
+
+    @abstractmethod
+    def collect(self, timeout: float) -> Sequence[tuple[Job, Event]]:
+        """What has come back, waiting at most ``timeout`` seconds for the first of it."""
+
+    def drain(self) -> Sequence[tuple[Job, Event]]:
+        """What has come back already, without any more work."""
+        return []
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything; jobs that are not finished are abandoned."""
+
+
+def perform(job: Job) -> Iterator[Result]:
+    """Execute ``job`` here and yield a result for each of its runs, with what it was made with.
+
+    An exception becomes failed results of the runs that were still open. A job that says that it
+    was interrupted raises KeyboardInterrupt.
+    """
+    made_with = {**provenance(job.workspace.threads), "started": now()}
+    still_open = dict.fromkeys(job.runs)
+    clock = time.perf_counter()
+    try:
+        with _torch_threads(job.workspace.threads):
+            if job.workspace.folder is not None:
+                job.workspace.folder.mkdir(parents=True, exist_ok=True)
+            for run, outcome in job.experiment.execute(list(job.runs), job.workspace):
+                if outcome.status == INTERRUPTED:
+                    raise KeyboardInterrupt
+                if run not in still_open:
+                    raise ConfigError(
+                        f"experiment {job.experiment.name!r} gave an outcome for a run that was "
+                        f"not asked for, or twice: seed {run.seed}, {dict(run.config)}"
+                    )
+                del still_open[run]
+                if outcome.seconds == 0:
+                    outcome = replace(outcome, seconds=time.perf_counter() - clock)
+                clock = time.perf_counter()
+                yield Result(run, outcome, made_with, now())
+    except Exception:
+        text = "".join(traceback.format_exc().splitlines(keepends=True)[-_LAST_LINES:])
+        yield from failures(still_open, text.strip(), made_with, time.perf_counter() - clock)
+        return
+    text = f"execute() of {job.experiment.name!r} ended without an outcome for this run"
+    yield from failures(still_open, text, made_with, 0.0)
+
+
+def failures(
+    runs: dict[Run, None], text: str, made_with: dict[str, Any], seconds: float
+) -> Iterator[Result]:
+    """A failed result for each of ``runs``, which share the time."""
+    for run in runs:
+        outcome = Outcome("failed", {}, message=text, seconds=seconds / len(runs))
+        yield Result(run, outcome, made_with, now())
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

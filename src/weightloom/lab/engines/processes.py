@@ -1,0 +1,142 @@
+"""Several processes on this machine, each doing one job at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import connection as pipes
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from weightloom.lab.engines.base import Died, Ended, Engine, Event, Job, perform
+
+__all__ = ["ProcessEngine"]
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Any  # pipes.Connection
+    job: Job | None = None
+
+
+class ProcessEngine(Engine):
+    """``workers`` processes, started when first needed and kept, because importing torch is slow.
+
+    Spawned, not forked: a fork would copy torch's threads in an unknown state. A worker that dies
+    (killed for memory, a crash in native code) is replaced and its job reported as `Died`; a worker
+    whose parent dies ends too, so that nobody works on a folder that a restarted parent has taken.
+    """
+
+    def __init__(self, workers: int, threads: int) -> None:
+        self.threads = threads
+        self._slots = workers
+        self._workers: list[_Worker] = []
+        self._context = multiprocessing.get_context("spawn")
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    @property
+    def free(self) -> int:
+        return self._slots - sum(worker.job is not None for worker in self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive."""
+        return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
+
+    def submit(self, job: Job) -> None:
+        worker = next((each for each in self._workers if each.job is None), None)
+        if worker is not None:
+            try:
+                worker.pipe.send(job)
+                worker.job = job
+                return
+            except OSError:  # it died while it had nothing to do
+                self._remove(worker)
+        worker = self._start()
+        worker.pipe.send(job)
+        worker.job = job
+
+    def collect(self, timeout: float) -> Sequence[tuple[Job, Event]]:
+        busy = {worker.pipe: worker for worker in self._workers if worker.job is not None}
+        events: list[tuple[Job, Event]] = []
+        for pipe in pipes.wait(list(busy), timeout) if busy else []:
+            worker = busy[pipe]
+            job = worker.job
+            assert job is not None
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                events.append((job, Died(self._remove(worker))))
+                continue
+            if isinstance(message, Ended):
+                worker.job = None
+            events.append((job, message))
+        return events
+
+    def drain(self) -> Sequence[tuple[Job, Event]]:
+        events: list[tuple[Job, Event]] = []
+        while arrived := self.collect(0):
+            events += arrived
+        return events
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in list(self._workers):
+            self._remove(worker)
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours)
+        self._workers.append(worker)
+        return worker
+
+    def _remove(self, worker: _Worker) -> str:
+        """Forget ``worker``; how it ended, in words."""
+        self._workers.remove(worker)
+        worker.pipe.close()
+        worker.process.join(timeout=5)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        code = worker.process.exitcode
+        if code is not None and code < 0:
+            return f"the worker process was ended by {signal.Signals(-code).name}"
+        return f"the worker process ended with status {code}"
+
+
+def _work(pipe: Any) -> None:
+    """What a worker does: jobs, until its parent is gone."""
+    # Ctrl-C reaches the whole group of processes; the parent decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            job = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            for result in perform(job):
+                pipe.send(result)
+            pipe.send(Ended())
+        except (BrokenPipeError, KeyboardInterrupt):
+            sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    pipes.wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,241 @@
+"""Doing what is missing: from experiments and a store to a store that has it all.
+
+The process that calls `run_experiments` is the only one that writes. It can be killed at any
+moment: what was yielded is stored, what was begun has its folder, and the next call goes on.
+Several such processes may share a store; they share the work too.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from weightloom.lab.claims import Claim, Desk
+from weightloom.lab.engines import Died, Ended, Engine, Event, Job
+from weightloom.lab.engines.base import failures
+from weightloom.lab.experiment import Experiment, Workspace, wanted
+from weightloom.lab.progress import Progress
+from weightloom.lab.provenance import provenance
+from weightloom.lab.runs import Result, Run
+from weightloom.lab.store import Store
+
+__all__ = ["Summary", "run_experiments"]
+
+#: A run that has ended so many workers is not given to another one.
+MOST_DEATHS = 3
+_PATIENCE = 0.5  # seconds between looks at what other processes do
+
+
+@dataclass
+class Summary:
+    """What `run_experiments` did."""
+
+    wanted: int = 0
+    #: Already in the store when it began.
+    stored: int = 0
+    #: Of the runs done now, how many ended how.
+    statuses: Counter[str] = field(default_factory=Counter)
+    failed: list[Result] = field(default_factory=list)
+    interrupted: bool = False
+    seconds: float = 0.0
+
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    scale: str,
+    store: Store,
+    engine: Engine,
+    *,
+    progress: bool = False,
+    data_dir: Path | None = None,
+    tensorboard: Path | None = None,
+    on_result: Callable[[Result], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Summary:
+    """Run what ``store`` lacks of ``experiments`` at ``scale``, and store each outcome at once.
+
+    An exception in a group is stored as failed and the others go on. Ctrl-C returns early with
+    ``interrupted``. The engine is not closed, except after Ctrl-C or an error of the store.
+    """
+    plan = _Plan(experiments, scale, store)
+    common = Workspace(
+        progress=progress and engine.visible,
+        threads=engine.threads,
+        data_dir=data_dir,
+        tensorboard=tensorboard,
+    )
+    started = time.perf_counter()
+    with Progress(plan.missing_cost(), plan.missing(), show=progress, say=say) as bar:
+        session = _Session(plan, store, engine, common, bar, on_result)
+        try:
+            session.work()
+        except KeyboardInterrupt:
+            session.summary.interrupted = True
+            session.collect_rest()
+        finally:
+            session.abandon()
+    session.summary.seconds = time.perf_counter() - started
+    return session.summary
+
+
+class _Plan:
+    """All runs that are wanted, where they belong, and which of them this process gave up."""
+
+    def __init__(self, experiments: Sequence[Experiment], scale: str, store: Store) -> None:
+        self.runs: dict[str, Run] = {}
+        self.owner: dict[str, Experiment] = {}
+        self.group: dict[str, tuple[str, str]] = {}
+        for experiment in experiments:
+            for run in wanted(experiment, scale):
+                if run.key not in self.runs:  # two figures may share runs
+                    self.runs[run.key] = run
+                    self.owner[run.key] = experiment
+                    self.group[run.key] = (experiment.name, experiment.group(run))
+        readable = {r.run.key for r in store.of(self.runs.values()) if not r.outcome.failed}
+        # Rows that are there but cannot be read: `finished` says done, and they are not.
+        self.damaged = (store.finished() & set(self.runs)) - readable
+        self.stored_before = len(readable)
+        self._at_start = [run for key, run in self.runs.items() if key not in readable]
+        self.given_up: set[str] = set()
+
+    def missing(self) -> int:
+        return len(self._at_start)
+
+    def missing_cost(self) -> float:
+        return sum(self.owner[run.key].cost(run) for run in self._at_start)
+
+    def open(self, finished: set[str]) -> list[str]:
+        """Keys that are neither stored nor given up, in order."""
+        done = finished | self.given_up
+        return [key for key in self.runs if key not in done]
+
+    def choose(
+        self, left: list[tuple[str, ...]], busy: set[str], finished: set[str]
+    ) -> Sequence[str]:
+        """The next piece of work: what somebody left, or the next part of the next group."""
+        able = {key: None for key in self.open(finished) if key not in busy}
+        for keys in left:
+            if able.keys() >= set(keys) and len({self.group[key] for key in keys}) == 1:
+                return keys
+        if not able:
+            return ()
+        first = next(iter(able))
+        group = [key for key in able if self.group[key] == self.group[first]]
+        # Parts of equal size: 17 of at most 16 are 9 and 8, not 16 and 1.
+        parts = math.ceil(len(group) / max(1, self.owner[group[0]].size_limit()))
+        return group[: math.ceil(len(group) / parts)]
+
+
+class _Session:
+    """One call of `run_experiments`."""
+
+    def __init__(
+        self,
+        plan: _Plan,
+        store: Store,
+        engine: Engine,
+        common: Workspace,
+        bar: Progress,
+        on_result: Callable[[Result], None] | None,
+    ) -> None:
+        self.plan, self.store, self.engine, self.bar = plan, store, engine, bar
+        self.common, self.on_result = common, on_result
+        self.summary = Summary(wanted=len(plan.runs), stored=plan.stored_before)
+        self.desk = Desk(store.path.parent / "work" / store.path.name)
+        self.claims: dict[Job, tuple[Claim, dict[Run, None]]] = {}
+        self.deaths: Counter[str] = Counter()
+
+    def work(self) -> None:
+        while True:
+            while self.engine.free and self._submit_next():
+                pass
+            if self.claims:
+                for job, event in self.engine.collect(_PATIENCE):
+                    self._handle(job, event)
+                self.bar.tick()
+            elif self.plan.open(self._finished()):
+                self._wait_for_others()
+            else:
+                return
+
+    def collect_rest(self) -> None:
+        """Store what workers have handed back and nobody has looked at yet."""
+        for job, event in self.engine.drain():
+            if isinstance(event, Result | Ended):
+                self._handle(job, event)
+
+    def abandon(self) -> None:
+        """Leave what is under way, with its folder, to whoever comes next."""
+        if self.claims:
+            self.engine.close()
+        for claim, _ in self.claims.values():
+            self.desk.give_back(claim, keep=True)
+        self.claims.clear()
+
+    def _submit_next(self) -> bool:
+        claim = self.desk.take(self._finished, self.plan.choose)
+        if claim is None:
+            return False
+        runs = tuple(self.plan.runs[key] for key in claim.keys)
+        workspace = replace(self.common, folder=claim.folder)
+        job = Job(self.plan.owner[runs[0].key], runs, workspace)
+        self.claims[job] = (claim, dict.fromkeys(runs))
+        self.engine.submit(job)
+        return True
+
+    def _finished(self) -> set[str]:
+        return self.store.finished() - self.plan.damaged
+
+    def _handle(self, job: Job, event: Event) -> None:
+        claim, still_open = self.claims[job]
+        if isinstance(event, Result):
+            del still_open[event.run]
+            self._keep(job, event)
+            return
+        if isinstance(event, Died):
+            self._mourn(job, event, still_open)
+        del self.claims[job]
+        if isinstance(event, Ended) and self.plan.given_up.isdisjoint(claim.keys):
+            self.desk.give_back(claim, keep=False)
+        elif isinstance(event, Ended):
+            self.desk.failed(claim)
+        else:
+            self.desk.give_back(claim, keep=True)
+
+    def _keep(self, job: Job, result: Result) -> None:
+        self.store.add(result)
+        self.plan.damaged.discard(result.run.key)
+        self.summary.statuses[result.outcome.status] += 1
+        if result.outcome.failed:
+            self.plan.given_up.add(result.run.key)
+            self.summary.failed.append(result)
+            if len([r for r in self.summary.failed if r.run in job.runs]) == 1:
+                self.bar.say(_complaint(job, result))
+        self.bar.advance(job.experiment.cost(result.run))
+        if self.on_result is not None:
+            self.on_result(result)
+
+    def _mourn(self, job: Job, event: Died, still_open: Mapping[Run, None]) -> None:
+        """A worker died: its open runs are tried again, but not for ever."""
+        self.deaths.update(run.key for run in still_open)
+        hopeless = {run: None for run in still_open if self.deaths[run.key] >= MOST_DEATHS}
+        self.bar.say(f"{job.experiment.name}: {event.reason}; {len(still_open)} runs are open")
+        text = f"{event.reason}, {MOST_DEATHS} times over; out of memory?"
+        for result in failures(hopeless, text, provenance(self.engine.threads), 0.0):
+            self._keep(job, result)
+
+    def _wait_for_others(self) -> None:
+        self.bar.waiting("another process is at the runs that are left")
+        time.sleep(_PATIENCE)
+
+
+def _complaint(job: Job, result: Result) -> str:
+    last = result.outcome.message.splitlines() or [""]
+    return (
+        f"{job.experiment.name}: a group of {len(job.runs)} failed and will be tried again next "
+        f"time: {last[-1]}"
+    )
