@@ -177,6 +177,26 @@ def test_running_statistics_are_each_members_own() -> None:
     assert again[0].final == pytest.approx(reports[0].final)
 
 
+def test_a_buffer_that_is_replaced_not_changed() -> None:
+    class Average(nn.Module):
+        """Divides by a running mean of absolute values, kept by assignment."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 1).double()
+            self.register_buffer("mean", torch.ones((), dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.mean = 0.9 * self.mean + 0.1 * x.abs().mean()
+            return self.layer(x / self.mean)
+
+    torch.manual_seed(0)
+    members = [Member(Average(), points(s), {"test": points(9)}, seed=s) for s in range(3)]
+    assert_equal_to_separate_runs(members, Settings(epochs=3, batch_size=12))
+    assert len({one.model.mean.item() for one in members}) == 3
+
+
 def test_hypernetwork_with_batch_norm_in_its_primary() -> None:
     def made(seed: int) -> nn.Module:
         torch.manual_seed(seed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["Layer", "chain", "plain_inference", "under_autocast"]
+__all__ = ["Layer", "chain", "plain_inference", "transformed", "under_autocast"]
 
 # With fewer input columns than this, x^T grad is several times faster than grad^T x.
 _NARROW = 8
@@ -51,16 +51,18 @@ def under_autocast(tensor: Tensor) -> bool:
 
 def plain_inference() -> bool:
     """No graph, compiler or transform: nobody else will look at an intermediate tensor."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is None
+    compiling = torch.compiler.is_compiling()
+    return not torch.is_grad_enabled() and not compiling and not transformed()
+
+
+def transformed() -> bool:
+    """Whether this runs inside vmap or another transform; not for use while compiling."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
     """Gradients are wanted, of the ordinary kind: no compiler, transform, autocast or jvp."""
-    if torch.compiler.is_compiling() or under_autocast(x):
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or under_autocast(x) or transformed():
         return False
     given = [x, *(tensor for tensor in tensors if tensor is not None)]
     if not any(tensor.requires_grad for tensor in given):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from weightloom.weights.fused import Layer, chain
+from weightloom.weights.fused import Layer, chain, transformed
 from weightloom.weights.generated import Generated, LinearCall
 
 __all__ = ["Decision", "Rules", "has_hooks"]
@@ -127,7 +127,10 @@ class Rules:
         if not weight.could_skip_writing() and self.decisions is None and self.order == "auto":
             return "write"  # nothing to compare, nobody to tell
         grad = torch.is_grad_enabled()
-        call = LinearCall(conditions, points, grad and input_grad, grad and weight.requires_grad)
+        # Inside vmap no tensor says that it requires a gradient; a head's tensors mostly do.
+        hidden = grad and not torch.compiler.is_compiling() and transformed()
+        learned = grad and (hidden or weight.requires_grad)
+        call = LinearCall(conditions, points, grad and input_grad, learned)
         costs = weight.orders(call)
         order = self._choose(costs)
         if self.decisions is not None:
