@@ -6,11 +6,21 @@
 65
 """
 
-from weightloom import errors, models, weights
+from weightloom import bounds, construct, errors, models, weights
 from weightloom.models import *  # noqa: F403
 from weightloom.models import __all__ as _models
 from weightloom.weights import WeightSpec, shared
 
 __version__ = "0.1.0"
 
-__all__ = ["WeightSpec", "__version__", "errors", "models", "shared", "weights", *_models]
+__all__ = [
+    "WeightSpec",
+    "__version__",
+    "bounds",
+    "construct",
+    "errors",
+    "models",
+    "shared",
+    "weights",
+    *_models,
+]

@@ -123,6 +123,9 @@ def test_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Constants measured on 4 networks built by hand" in out
     assert "not measured" in out  # the embedding that may grow
     assert "it is the one given" in " ".join(out.split())
+    assert "built, rate of Theorem 5" in out
+    total = run(capsys, *BASE[1:], "--calibrate", "--selector", "2", "--store", str(path))
+    assert "All of f was not measured" in " ".join(total.split())
     assert main([*BASE[:2], "2", *BASE[3:], "--calibrate", "--store", str(path)]) == 2
     assert "no networks for m1=2 m2=1 r=1, only for m1=1 m2=1 r=1" in capsys.readouterr().err
 

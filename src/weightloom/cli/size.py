@@ -144,12 +144,15 @@ def _table(found: ParameterRates, calibration: Calibration | None) -> str:
     for rate in found.rates():
         known = measured is None or rate.method in measured
         constant = "not measured" if not known else f"{found.constants[rate.method]:.3g}"
+        kind = f"{rate.kind}, {rate.theorem}"
+        if measured is not None and known:  # a size that was built is a bound from above
+            kind = f"built, rate of {rate.theorem}"
         rows.append(
             [
                 rate.name,
                 _amount(rate.log10) if known else "",
                 f"eps^-{rate.exponent:g}",
-                f"{rate.kind}, {rate.theorem}",
+                kind,
                 constant,
             ]
         )
@@ -189,7 +192,10 @@ def _advice(found: ParameterRates, calibration: Calibration | None) -> str:
             f"{_amount(found.primary.log10)} parameters, {_amount(math.log10(ratio))} times fewer "
             f"than {rivals}."
         )
-    said.append(_in_all(found))
+    if calibration is None or found.total is None or "total" in calibration.constants:
+        said.append(_in_all(found))
+    else:
+        said.append("All of f was not measured for these dimensions.")
     return " ".join(said)
 
 

@@ -330,6 +330,8 @@ def test_calibration_says_what_is_missing():
     results = list(built("constructive", "bump", 1, 1, "plain", (4,)))
     with pytest.raises(ConfigError, match="for m1=2 m2=1 r=1, only for m1=1 m2=1 r=1"):
         calibrate(results, 2, 1, 1)
+    with pytest.raises(ConfigError, match="only a part of the networks for m1=1 m2=1 r=1"):
+        calibrate(results, 1, 1, 1)
 
 
 def test_smaller_primary_at_equal_error():
