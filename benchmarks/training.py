@@ -127,14 +127,21 @@ WAYS: dict[str, Callable[[Sequence[Pairs]], float]] = {
 # -- measuring ----------------------------------------------------------------------------------
 
 
-def compare(pairs: Sequence[Pairs], rounds: int) -> dict[str, Times]:
-    """Seconds of one step of one seed; every way runs in every round, in an order drawn anew."""
+def compare(
+    pairs: Sequence[Pairs], counts: Sequence[int], rounds: int
+) -> dict[int, dict[str, Times]]:
+    """{seeds: {way: seconds of one step of one seed}}.
+
+    Every way runs with every number of seeds in every round, in an order drawn anew: a slow minute
+    of the machine hits all alike.
+    """
     order = random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    for _ in tqdm(range(rounds), desc=f"{len(pairs)} seeds", leave=False):
-        for name in order.sample(list(WAYS), len(WAYS)):
-            seconds[name].append(WAYS[name](pairs) / (STEPS * len(pairs)))
-    return {name: Times(tuple(values)) for name, values in seconds.items()}
+    both = [(count, name) for count in counts for name in WAYS]
+    seconds: dict[tuple[int, str], list[float]] = {pair: [] for pair in both}
+    for _ in tqdm(range(rounds), desc="rounds", leave=False):
+        for count, name in order.sample(both, len(both)):
+            seconds[count, name].append(WAYS[name](pairs[:count]) / (STEPS * count))
+    return {count: {name: Times(tuple(seconds[count, name])) for name in WAYS} for count in counts}
 
 
 def where_time_goes(pairs: Sequence[Pairs]) -> dict[str, float]:
@@ -152,8 +159,7 @@ def where_time_goes(pairs: Sequence[Pairs]) -> dict[str, float]:
 KINDS = {
     "matrix products": ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"),
     "gathering batches": ("aten::index_select", "aten::index"),
-    "optimiser": ("aten::_foreach_add_", "aten::_fused_sgd_"),
-    "elementwise and sums": (
+    "elementwise, sums, SGD": (
         *("aten::mul", "aten::mul_", "aten::add", "aten::add_", "aten::sum", "aten::clamp_min"),
         *("aten::threshold_backward", "aten::sub", "aten::pow", "aten::div", "aten::div_"),
     ),
@@ -170,7 +176,7 @@ def main() -> None:
     print(" ".join(f"{key}: {value};" for key, value in record["machine"].items()))
     pairs = [make_pairs(seed) for seed in range(seeds[-1])]
     peak = sgemm_peak()
-    found = {count: compare(pairs[:count], rounds) for count in seeds}
+    found = compare(pairs, seeds, rounds)
     for count, times in found.items():
         print(_table(count, times))
         record["seeds"][count] = {name: list(t.seconds) for name, t in times.items()}

@@ -25,6 +25,9 @@ the papers' figures and tables:
   weightloom reproduce fig3a --scale smoke        run one and draw it; can be stopped and resumed
   weightloom figures fig3a                        draw it again from what is stored
   weightloom results --experiment fig3a           its numbers: list, compare, export
+
+the theory:
+  weightloom size --m1 1 --m2 2 --eps 0.05        how large must which network be?
 """
 
 

@@ -56,7 +56,7 @@ LAPTOP = Effort(
     {HYPER: (), EMBEDDING: (1, 4, 8)},
     {"sgd": (0.003, 0.01, 0.03), "adam": (0.001, 0.003, 0.01)},
     seeds=2,
-    epochs=8,
+    epochs=6,
     patience=2,
 )
 PAPER = Effort(
