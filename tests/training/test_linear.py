@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,16 +27,18 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=g, dtype=torch.float64).requires_grad_()
 
 
-@pytest.mark.parametrize("bias", [None, 0, "shared"])
-@pytest.mark.parametrize("weight", [0, 1, None])
-@pytest.mark.parametrize("x", [0, 1, None])
-@pytest.mark.parametrize("rows", [(), (5,), (2, 5)])
-def test_values_and_gradients(rows: tuple[int, ...], x: Any, weight: Any, bias: Any) -> None:
-    if x is None and weight is None and bias != 0:
-        pytest.skip("nothing is mapped over")
-    if x == 1 and not rows:
-        pytest.skip("no second dimension")
+# (rows; over which dimension x, weight and bias are mapped): something is mapped over, and only
+# what has rows has a second dimension.
+CASES = [
+    case
+    for case in product([(), (5,), (2, 5)], [0, 1, None], [0, 1, None], [None, 0, "shared"])
+    if (case[1], case[2]) != (None, None) or case[3] == 0
+    if case[0] or case[1] != 1
+]
 
+
+@pytest.mark.parametrize(("rows", "x", "weight", "bias"), CASES)
+def test_values_and_gradients(rows: tuple[int, ...], x: Any, weight: Any, bias: Any) -> None:
     def batched(shape: tuple[int, ...], dim: int | None) -> Tensor:
         return draw(*shape) if dim is None else draw(*shape[:dim], S, *shape[dim:])
 
