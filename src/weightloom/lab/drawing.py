@@ -38,6 +38,7 @@ _CAPTION = "weightloom-caption"
 _CAPTION_SIZE = 10.0  # points
 _LINE = 1.35  # height of a line of the caption, in font sizes
 _MARGIN = 0.12  # inches around the caption
+_HINTING = 0.97  # letters snapped to pixels take up to this much more room than their outlines
 
 _STYLE: dict[str, Any] = {
     "font.size": 11.0,
@@ -164,7 +165,7 @@ def _wrap(text: str, inches: float) -> list[str]:
 
     def fits(line: str) -> bool:
         width: float = text_to_path.get_text_width_height_descent(line, font, ismath=False)[0]
-        return width <= inches * 72
+        return width <= inches * 72 * _HINTING
 
     lines: list[str] = []
     for word in text.split():
