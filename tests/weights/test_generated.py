@@ -6,7 +6,7 @@ import torch
 import weightloom.models.heads.full as full
 from tests.oracle import close, gradients
 from weightloom.models import FullHead, mlp
-from weightloom.weights import Expanded, Factored, LinearCall, WeightSpec, Written
+from weightloom.weights import Expanded, Factored, LinearCall, Rules, WeightSpec, Written
 
 
 @pytest.mark.parametrize("points", [1, 3])
@@ -89,3 +89,23 @@ def test_rows_without_gradients_inside_a_transform():
     with torch.no_grad():
         got = torch.vmap(row)(features)
         close(got, torch.stack([row(phi) for phi in features]))
+
+
+def test_inside_vmap_an_order_is_priced_as_training():
+    """There no tensor says that it requires a gradient, and stacks of models are trained there."""
+    features = torch.randn(3, 4, 5, requires_grad=True)
+    table, offset = torch.randn(6, 5, 9), torch.randn(6, 9)
+    priced = []
+
+    def order(phi):
+        decisions = []
+        rules = Rules({}, decisions=decisions)
+        rules._order("0.weight", Expanded(phi, table, offset), 4, 1, False)
+        priced.append(decisions[0].costs["contract"])
+        return phi
+
+    torch.vmap(order)(features)
+    order(features[0])
+    order(features[0].detach())
+    inside, training, inference = priced
+    assert inside == training > inference

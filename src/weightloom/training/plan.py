@@ -18,6 +18,7 @@ from weightloom.training.batches import Batches
 from weightloom.training.data import Member, label
 from weightloom.training.objectives import Objective
 from weightloom.training.stack import Single, Stacked, own_tensors
+from weightloom.weights import VMAP_REFUSALS
 
 __all__ = ["difference", "partition", "shapes"]
 
@@ -33,9 +34,6 @@ _IGNORED |= {"_flat_weights", "_flat_weight_refs"}
 LARGEST = 2**25
 
 _IDENTITY: Any = object.__eq__
-
-# torch.vmap reports what it cannot do through any of these.
-_REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
 
 
 def partition(
@@ -156,7 +154,7 @@ def _refusal(
     stack.mode(train=True)
     try:
         stack(batch.columns, batch.shared, 1.0).sum().backward()
-    except _REFUSALS as error:
+    except VMAP_REFUSALS as error:
         alone = Batches(pair[:1], batch_size).take(0)
         Single(copy.deepcopy(pair[0].model), objective).to(dtype=dtype)(
             alone.columns, alone.shared, 1.0

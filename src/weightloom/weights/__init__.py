@@ -1,6 +1,13 @@
 """What a network's weights are, and how to call a network with given ones."""
 
-from weightloom.weights.apply import RowwiseCall, Shared, call, shared, with_aliases
+from weightloom.weights.apply import (
+    VMAP_REFUSALS,
+    RowwiseCall,
+    Shared,
+    call,
+    shared,
+    with_aliases,
+)
 from weightloom.weights.generated import Expanded, Factored, Generated, LinearCall, Written
 from weightloom.weights.rules import Decision, Rules
 from weightloom.weights.spec import WeightSpec
@@ -22,4 +29,5 @@ __all__ = [
     "RowwiseCall",
     "Rules",
     "Decision",
+    "VMAP_REFUSALS",
 ]

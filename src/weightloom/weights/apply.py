@@ -32,7 +32,7 @@ from weightloom.weights.recurrent import forget_weights
 from weightloom.weights.rules import Decision, Rules, has_hooks
 from weightloom.weights.spec import WeightSpec
 
-__all__ = ["RowwiseCall", "Shared", "call", "shared", "with_aliases"]
+__all__ = ["VMAP_REFUSALS", "RowwiseCall", "Shared", "call", "shared", "with_aliases"]
 
 V = TypeVar("V")
 
@@ -40,7 +40,7 @@ _TENSOR = object()
 """marks where a tensor stood in a module's output"""
 
 # torch.vmap reports what it cannot do through any of these.
-_VMAP_REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
+VMAP_REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class RowwiseCall:
         if reason is None:
             try:
                 result = task.vmapped(lazy=True)
-            except _VMAP_REFUSALS as error:
+            except VMAP_REFUSALS as error:
                 result = task.looped()  # if the input is at fault, this raises the plain error
                 reason = f"torch.vmap refused it ({_first_line(error)})"
             else:

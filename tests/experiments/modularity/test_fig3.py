@@ -226,14 +226,14 @@ def test_killed_after_training_before_storing(
 
 
 def test_interruption_leaves_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weightloom.experiments.modularity import fig3_execute
+    from weightloom.lab import members
 
-    real = fig3_execute.train
+    real = members.train
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
         return [replace(report, status="interrupted") for report in real(*args, **kwargs)]
 
-    monkeypatch.setattr(fig3_execute, "train", stopped)
+    monkeypatch.setattr(members, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         execute([tiny()])
 

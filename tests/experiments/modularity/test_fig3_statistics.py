@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weightloom.experiments.modularity.fig3_statistics import change, differences, quantile
+from weightloom.experiments.modularity.fig3_statistics import change, differences
+from weightloom.experiments.modularity.student import quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 6, 8, 10, 20, 50, 1000])

@@ -13,8 +13,9 @@ from torch import nn
 from weightloom.experiments.modularity.fig3_models import HYPER, build
 from weightloom.experiments.modularity.fig3_protocol import role_seed, settings, splits
 from weightloom.lab import Experiment, Outcome, Run, Workspace
+from weightloom.lab.members import train_members
 from weightloom.models import count_parameters
-from weightloom.training import Member, Report, Split, train
+from weightloom.training import Member, Report, Split
 
 __all__ = ["Section6", "outcome_of"]
 
@@ -55,12 +56,8 @@ class Section6(Experiment):
         data = {run.seed: splits(config, run.seed) for run in runs}
         members = [_member(run, data[run.seed]) for run in runs]
         before = [_mse(member.model, member.held_out["test"]) for member in members]
-        checkpoint = None if workspace.folder is None else workspace.folder / "training"
-        label: bool | str = _label(runs) if workspace.progress else False
         setup = (time.perf_counter() - started) / len(runs)
-        reports = train(members, settings(config), checkpoint=checkpoint, progress=label)
-        if any(report.status == "interrupted" for report in reports):
-            raise KeyboardInterrupt
+        reports = train_members(members, settings(config), workspace, _label(runs))
         for run, member, start, report in zip(runs, members, before, reports, strict=True):
             yield run, outcome_of(member, start, report, setup)
 

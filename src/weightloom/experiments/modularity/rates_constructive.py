@@ -104,20 +104,19 @@ def as_hypernetwork(made: CertifiedHypernetwork) -> HyperNetwork:
     Only the output weights are generated, the fixed layers of g stay as they are.
     """
     *hats, last = made.encoder
-    assert isinstance(last, torch.nn.Linear)
+    table = last.get_parameter("weight").T[:, None, :]  # [features, 1, N_g]
+    head = FullHead(offset=False)
     hyper = HyperNetwork(
         made.primary,
         torch.nn.Sequential(*hats),
-        head=FullHead(offset=False),
+        head=head,
         init="default",
         generate=made.generated,
-        features=last.in_features,
+        features=len(table),
         freeze_rest=True,
         condition_dims=1,
         feature_moment=1.0,
     )
-    assert isinstance(hyper.head, FullHead)
     with torch.no_grad():
-        # table [features, 1, N_g]
-        hyper.head.table(made.generated).copy_(last.weight.T[:, None, :])
+        head.table(made.generated).copy_(table)
     return hyper

@@ -6,14 +6,9 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Crossing", "Slope", "crossing", "fit_slope"]
+from weightloom.experiments.modularity.student import quantile
 
-# 97.5 percent quantiles of Student's t for 1 to 30 degrees of freedom.
-_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+__all__ = ["Crossing", "Slope", "crossing", "fit_slope"]
 
 
 @dataclass(frozen=True)
@@ -74,15 +69,7 @@ def fit_slope(
     if freedom < 1:
         return Slope(value, math.nan, intercept, n)
     left = sum((b - value * a) ** 2 for a, b in zip(dx, dy, strict=True))
-    return Slope(value, _quantile(freedom) * math.sqrt(left / freedom / spread), intercept, n)
-
-
-def _quantile(freedom: int) -> float:
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = 1.959964  # the normal's, corrected to second order in 1 / freedom
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
+    return Slope(value, quantile(freedom) * math.sqrt(left / freedom / spread), intercept, n)
 
 
 @dataclass(frozen=True)

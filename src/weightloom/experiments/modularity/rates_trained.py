@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from weightloom.construct import Box, Grid, hat_layers
 from weightloom.data import BumpTarget
 from weightloom.lab import Outcome, Run, Workspace
+from weightloom.lab.members import train_members
 from weightloom.models import EmbeddingNetwork, HyperNetwork, count_parameters, mlp
-from weightloom.training import Member, Report, Settings, Split, train
+from weightloom.training import Member, Report, Settings, Split
 
 __all__ = ["build_model", "condition_features", "execute_trained", "fine_grid", "primary_size"]
 
@@ -90,11 +91,7 @@ def execute_trained(runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple
         schedule="cosine",
         evaluate_every=max(1, config["epochs"] * batches // 8),
     )
-    checkpoint = None if workspace.folder is None else workspace.folder / "training"
-    label: bool | str = _label(runs) if workspace.progress else False
-    reports = train(members, settings, checkpoint=checkpoint, progress=label)
-    if any(report.status == "interrupted" for report in reports):
-        raise KeyboardInterrupt
+    reports = train_members(members, settings, workspace, _label(runs))
     for run, member, report in zip(runs, members, reports, strict=True):
         test = splits[run.config["pieces"], run.seed]["test"]
         yield run, _outcome(run, member.model, test, report)

@@ -66,12 +66,10 @@ class ProcessEngine(Engine):
         worker.job = job
 
     def collect(self, timeout: float) -> Sequence[tuple[Job, Event]]:
-        busy = {worker.pipe: worker for worker in self._workers if worker.job is not None}
+        busy = {w.pipe: (w, w.job) for w in self._workers if w.job is not None}
         events: list[tuple[Job, Event]] = []
         for pipe in pipes.wait(list(busy), timeout) if busy else []:
-            worker = busy[pipe]
-            job = worker.job
-            assert job is not None
+            worker, job = busy[pipe]
             try:
                 message = worker.pipe.recv()
             except (EOFError, OSError):
@@ -137,6 +135,6 @@ def _work(pipe: Any) -> None:
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None
-    pipes.wait([parent.sentinel])
-    os._exit(1)
+    if parent is not None:
+        pipes.wait([parent.sentinel])
+        os._exit(1)
