@@ -10,11 +10,15 @@ __all__ = [
     "CertificateError",
     "CheckpointError",
     "ConfigError",
+    "ConvergenceError",
     "CorruptRowWarning",
     "EngineError",
     "HeadError",
+    "KernelError",
+    "MemoryLimitError",
     "MissingDependencyError",
     "NonFiniteWeightsError",
+    "NotPositiveDefiniteError",
     "OutputError",
     "PatternError",
     "ShapeError",
@@ -59,6 +63,26 @@ class CertificateError(WeightloomError, ArithmeticError):
 
 class CheckpointError(WeightloomError, RuntimeError):
     """A file or state dict that does not belong to this model."""
+
+
+class KernelError(WeightloomError, ValueError):
+    """A kernel, an activation or data that kernel methods cannot use as given."""
+
+
+class MemoryLimitError(WeightloomError, MemoryError):
+    """Work that would need more memory than there is, or than was allowed; nothing was started."""
+
+
+class NotPositiveDefiniteError(WeightloomError, ArithmeticError):
+    """A matrix that has no Cholesky factor, even after a little was added to its diagonal."""
+
+
+class ConvergenceError(WeightloomError, RuntimeError):
+    """An iteration that stopped before the tolerance; `solution` holds the best that it found."""
+
+    def __init__(self, message: str, solution: object = None) -> None:
+        super().__init__(message)
+        self.solution = solution
 
 
 class ConfigError(WeightloomError, ValueError):
