@@ -6,7 +6,7 @@
 65
 """
 
-from weightloom import bounds, construct, errors, models, weights
+from weightloom import bounds, construct, errors, kernels, linalg, models, symmetry, weights
 from weightloom.models import *  # noqa: F403
 from weightloom.models import __all__ as _models
 from weightloom.weights import WeightSpec, shared
@@ -19,8 +19,11 @@ __all__ = [
     "bounds",
     "construct",
     "errors",
+    "kernels",
+    "linalg",
     "models",
     "shared",
+    "symmetry",
     "weights",
     *_models,
 ]

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from weightloom import __version__
-from weightloom.cli import demo, figures, reproduce, results, size
+from weightloom.cli import demo, figures, inspect_, reproduce, results, size
 from weightloom.errors import WeightloomError
 
 __all__ = ["main"]
 
-COMMANDS = (demo, reproduce, figures, results, size)
+COMMANDS = (demo, reproduce, figures, results, size, inspect_)
 
 EPILOG = """\
 start here:
@@ -28,6 +28,10 @@ the papers' figures and tables:
 
 the theory:
   weightloom size --m1 1 --m2 2 --eps 0.05        how large must which network be?
+
+saved networks:
+  weightloom inspect a.safetensors                what is in it: normality, Lipschitz, capacity
+  weightloom inspect a.safetensors b.safetensors  are these two the same function?
 """
 
 
