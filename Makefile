@@ -17,7 +17,7 @@ ARGS   ?=
 help:
 	@echo "make run    set up, then run the main job: weightloom demo (ARGS=... for its options)"
 	@echo "make test   set up, then lint, type check and run every test"
-	@echo "make bench  set up, then measure speed: benchmarks/models.py, benchmarks/training.py"
+	@echo "make bench  set up, then measure speed: models.py, training.py, kernels.py, symmetry.py in benchmarks/"
 	@echo "make clean  remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -59,7 +59,7 @@ $(BENCH_READY): pyproject.toml
 	@echo "== making $(BENCH_VENV) with weightloom and its peers"
 	$(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[lab]'
+	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[lab,kernels]' scipy
 	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps \
 	    hypnettorch==0.0.4 hyperlight==0.0.5 hyper-nn==0.2.2 torchhyper==0.1.2
 	@touch $@
@@ -68,6 +68,8 @@ bench: $(BENCH_READY)
 	@echo "== speed (a quiet machine, please; BENCH=... for options, --help lists them)"
 	$(BENCH_VENV)/bin/python benchmarks/models.py $(BENCH)
 	$(BENCH_VENV)/bin/python benchmarks/training.py
+	$(BENCH_VENV)/bin/python benchmarks/kernels.py
+	$(BENCH_VENV)/bin/python benchmarks/symmetry.py
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
