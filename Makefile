@@ -61,7 +61,8 @@ $(BENCH_READY): pyproject.toml
 	$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[lab,kernels]' scipy
 	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps \
-	    hypnettorch==0.0.4 hyperlight==0.0.5 hyper-nn==0.2.2 torchhyper==0.1.2
+	    hypnettorch==0.0.4 hyperlight==0.0.5 hyper-nn==0.2.2 torchhyper==0.1.2 \
+	    rebasin==0.0.47 torchview==0.2.7 graphviz==0.21
 	@touch $@
 
 bench: $(BENCH_READY)
