@@ -74,6 +74,7 @@ def attack(
         raise ConfigError(f"radius={radius} was given; wanted a finite positive number")
     if x is not None and x.shape != (net.dims,):
         raise ShapeError(f"x has shape {tuple(x.shape)}; wanted one point [{net.dims}]")
+    bound = _bound(net, radius, 1.0 if x is None else float(x.norm()), delta, form)
     generator = torch.Generator().manual_seed(seed)
     points = _points(net, x, starts, generator)
     signs = torch.ones(starts, dtype=net.hidden.dtype)
@@ -98,7 +99,7 @@ def attack(
     winner = int(best.argmax())
     at, hidden = kept_points[winner], net.hidden + kept_moves[winner]
     error = float((net(at[None], hidden) - net.taylor(at[None], hidden)).abs())
-    return Attack(error, _bound(net, radius, float(at.norm()), delta, form), at, hidden)
+    return Attack(error, bound, at, hidden)
 
 
 def _bound(net: Shallow, radius: float, x_norm: float, delta: float, form: str) -> float:
