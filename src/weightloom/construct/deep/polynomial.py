@@ -1,0 +1,224 @@
+"""Squares, products and monomials, with errors that fall by four with every layer.
+
+"Deep learning theory", Theorem 4.2, Corollary 4.3, Lemmas 5.3 and 5.4, as corrected in
+`weightloom.construct.deep.blocks`. All take numbers in [0, 1].
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from weightloom.construct.box import Box
+from weightloom.construct.certified import Certified, Function
+from weightloom.construct.deep.blocks import add_squares, eye, multiply_lanes
+from weightloom.construct.deep.checks import MAX_NODES, at_most, levels, precision, whole
+from weightloom.construct.deep.circuit import Circuit
+from weightloom.construct.deep.wires import Wires, matrix
+
+__all__ = ["exponents", "monomials", "multiply", "product", "square"]
+
+
+def square(
+    i: int | None = None,
+    *,
+    eps: float | None = None,
+    dtype: torch.dtype = torch.float64,
+    sparse: bool | None = None,
+) -> Certified:
+    """x^2 on [0, 1] with error 4^-(i+1): i hidden layers, 3 i - 1 units.
+
+    Theorem 4.2: h_i = x - sum_{j <= i} Delta^j(x) / 4^j, the interpolation of x^2 at the multiples
+    of 2^-i. Printed with 2 i layers and 5 i units; i hidden layers with two units for Delta and one
+    for the sum so far (none in the first layer) are enough. The error is exactly 4^-(i+1),
+    half-way between neighbours. ``eps`` chooses the least i.
+
+    >>> made = square(6)
+    >>> halfway = torch.tensor([[1 / 128]]).double()
+    >>> made.nodes, made.layers, made.verify(extra=halfway).error == 4.0**-7
+    (17, 7, True)
+    """
+    i = levels("i", i, eps)
+    precision(dtype)
+    circuit = Circuit(Box.cube(1, 0, 1), dtype)
+    out = add_squares(circuit, circuit.inputs(), i, eye(1), 0.0, 1.0)
+    return _certified(circuit, out, 4.0 ** -(i + 1), lambda p: p[:, 0].square(), sparse)
+
+
+def product(
+    i: int | None = None,
+    *,
+    eps: float | None = None,
+    dtype: torch.dtype = torch.float64,
+    sparse: bool | None = None,
+) -> Certified:
+    """x y on [0, 1]^2 with error 4^-(i+1), range [0, 1] and zeros where x = 0 or y = 0.
+
+    Corollary 4.3 corrected: h_i((x + y) / 2) - h_i(|x - y| / 2), with i + 1 hidden layers and
+    5 i + 2 units. The printed (4 h_i((x+y)/2) - h_i(x) - h_i(y)) / 2 is claimed to vanish at x = 0,
+    but is 4^-i Delta^i(y) / 2 there; it has 3 squares instead of 2.
+
+    >>> made = product(6)
+    >>> made.nodes, made.layers, made.verify().error <= 4.0**-7 + 1e-12
+    (32, 8, True)
+    """
+    i = levels("i", i, eps)
+    return multiply(i, 2, dtype=dtype, sparse=sparse)
+
+
+def multiply(
+    k: int,
+    l: int,  # noqa: E741 (the paper's letter)
+    *,
+    dtype: torch.dtype = torch.float64,
+    sparse: bool | None = None,
+    max_nodes: int = MAX_NODES,
+) -> Certified:
+    """x_1 ... x_l on [0, 1]^l with error (l - 1) 4^-(k+1) and range [0, 1]; 0 where any x_j is.
+
+    Lemma 5.3, prod_{k,l}, as a balanced tree: (k + 1) ceil(log2 l) hidden layers. The lemma's chain
+    prints O(k l + l^2) units, but the inputs that wait cost O(k l^2). Here a factor waits only
+    where the number of factors is odd.
+
+    >>> made = multiply(6, 8)
+    >>> made.nodes, made.layers
+    (224, 22)
+    """
+    whole("k", levels("k", k, None), 1, 60)
+    whole("l", l, 2, 2**16)
+    precision(dtype)
+    at_most(_tree_nodes(k, l), max_nodes, f"a product of {l} factors", "take fewer levels k")
+    circuit = Circuit(Box.cube(l, 0, 1), dtype)
+    factors = circuit.inputs()
+    while len(factors) > 1:
+        pairs = 2 * (len(factors) // 2)
+        made = multiply_lanes(circuit, factors[0:pairs:2], factors[1:pairs:2], k)
+        left = factors[pairs:]
+        factors = circuit.join(made, left) if len(left) else made
+    return _certified(circuit, factors, (l - 1) * 4.0 ** -(k + 1), lambda p: p.prod(-1), sparse)
+
+
+def _tree_nodes(k: int, count: int) -> int:
+    nodes = 0
+    while count > 1:
+        nodes += count // 2 * (5 * k + 2) + count % 2 * (k + 1)
+        count = count // 2 + count % 2
+    return nodes
+
+
+def exponents(d: int, r: int) -> list[tuple[int, ...]]:
+    """All alpha in N^d with |alpha| <= r, by degree: C(d + r, r) of them (Lemma 5.4 prints d^r).
+
+    >>> exponents(2, 2)
+    [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)]
+    """
+    found = []
+    for degree in range(r + 1):
+        for chosen in itertools.combinations_with_replacement(range(d), degree):
+            found.append(tuple(chosen.count(axis) for axis in range(d)))
+    return found
+
+
+def monomials(
+    k: int,
+    r: int,
+    d: int,
+    *,
+    dtype: torch.dtype = torch.float64,
+    sparse: bool | None = None,
+    max_nodes: int = MAX_NODES,
+) -> Certified:
+    """All x^alpha with |alpha| <= r on [0, 1]^d, in the order of `exponents`; error (r-1) 4^-(k+1).
+
+    Lemma 5.4, mono_{k,r}. There every monomial is a network of its own with error r 4^-k, and their
+    number is printed as at most d^r; it is C(d + r, r), which is larger for r = 1. Here a monomial
+    is the product of two of about half its degree, which are outputs as well: one product (or
+    square) each, (k + 1) ceil(log2 r) hidden layers.
+
+    >>> made = monomials(6, 3, 2)
+    >>> made.nodes, made.layers
+    (245, 15)
+    >>> made.network(torch.tensor([[0.5, 1.0]]).double())[0, -4:]  # x^3, x^2 y, x y^2, y^3
+    tensor([0.1250, 0.2500, 0.5000, 1.0000], ...)
+    """
+    whole("k", levels("k", k, None), 1, 60)
+    whole("r", r, 1, 64)
+    whole("d", d, 1, 64)
+    precision(dtype)
+    count = math.comb(d + r, r)
+    what, advice = f"the set of all {count:,} monomials", "take fewer levels k or a lower degree r"
+    at_most(3 * k * (count - d - 1), max_nodes, what, advice)  # at least: before listing them
+    names = exponents(d, r)
+    at_most(_mono_nodes(k, names, r), max_nodes, what, advice)
+    circuit = Circuit(Box.cube(d, 0, 1), dtype)
+    known = circuit.inputs()
+    place = {alpha: lane for lane, alpha in enumerate(names[1 : d + 1])}
+    degree = 1
+    while degree < r:
+        new = [alpha for alpha in names if degree < sum(alpha) <= 2 * degree]
+        known = circuit.join(known, _halves(circuit, known, place, new, k))
+        place |= {alpha: len(place) + j for j, alpha in enumerate(new)}
+        degree *= 2
+    one = known[0:1] * 0.0 + 1.0  # the empty product: a bias, no unit
+    out = circuit.join(one, known)
+
+    def target(points: Tensor) -> Tensor:
+        return points[:, None].pow(torch.tensor(names)).prod(-1)
+
+    return _certified(circuit, out, (r - 1) * 4.0 ** -(k + 1), target, sparse)
+
+
+def split(alpha: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two exponents of about equal degree with the sum alpha; equal ones where alpha is even."""
+    half = [a // 2 for a in alpha]
+    other = [a // 2 for a in alpha]
+    for axis in (axis for axis, a in enumerate(alpha) if a % 2):
+        (half if sum(half) <= sum(other) else other)[axis] += 1
+    return tuple(half), tuple(other)
+
+
+def _halves(
+    circuit: Circuit,
+    known: Wires,
+    place: dict[tuple[int, ...], int],
+    new: list[tuple[int, ...]],
+    k: int,
+) -> Wires:
+    """The new monomials as products of known ones, or as squares, k + 1 levels deeper."""
+    pairs = [tuple(place[one] for one in split(alpha)) for alpha in new]
+    squares = [j for j, (a, b) in enumerate(pairs) if a == b]
+    others = [j for j, (a, b) in enumerate(pairs) if a != b]
+    parts = []
+    if squares:
+        roots = circuit.relay(known[[pairs[j][0] for j in squares]], known.level + 1)
+        parts.append(add_squares(circuit, roots, k, eye(len(squares)), 0.0, 1.0))
+    if others:
+        x, y = (known[[pairs[j][side] for j in others]] for side in (0, 1))
+        parts.append(multiply_lanes(circuit, x, y, k))
+    order = torch.tensor(squares + others)
+    ones = torch.ones(len(order), dtype=torch.float64)
+    both = circuit.join(*parts)
+    return both.mix(matrix(order, torch.arange(len(order)), ones, (len(order), len(order))))
+
+
+def _mono_nodes(k: int, names: list[tuple[int, ...]], r: int) -> int:
+    nodes, degree = 0, 1
+    while degree < r:
+        waiting = sum(0 < sum(alpha) <= degree for alpha in names)
+        nodes += waiting * (k + 1)
+        for alpha in (alpha for alpha in names if degree < sum(alpha) <= 2 * degree):
+            first, second = split(alpha)
+            nodes += 3 * k if first == second else 5 * k + 2
+        degree *= 2
+    return nodes
+
+
+def _certified(
+    circuit: Circuit, out: Wires, error: float, target: Function, sparse: bool | None
+) -> Certified:
+    network, rounding = circuit.network(out, sparse)
+    bound = error + float(rounding.max())
+    return Certified.of(network, bound, circuit.domain, target)
