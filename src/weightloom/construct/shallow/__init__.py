@@ -11,7 +11,30 @@ from weightloom.construct.shallow.exponential import (
     exp_approximant,
     reduce_exponentials,
 )
+from weightloom.construct.shallow.forms import (
+    BarronForm,
+    CosineForm,
+    InfiniteNetwork,
+    ThresholdForm,
+    gaussian_form,
+)
+from weightloom.construct.shallow.maurey import (
+    LawRow,
+    NeuronMeasure,
+    SignedMeasure,
+    best_draw,
+    fit_exponent,
+    sampling_law,
+)
 from weightloom.construct.shallow.segments import relu_interpolant
+from weightloom.construct.shallow.spectrum import (
+    BarronEstimate,
+    GaussianSpectrum,
+    NumericSpectrum,
+    Spectrum,
+    barron_norm,
+    gaussian_barron_bound,
+)
 from weightloom.construct.shallow.steps import threshold_interpolant
 
 __all__ = [
@@ -27,6 +50,26 @@ __all__ = [
     "ExpNetwork",
     "exp_approximant",
     "reduce_exponentials",
+    # Infinitely wide networks, and finite ones drawn from them
+    "InfiniteNetwork",
+    "ThresholdForm",
+    "CosineForm",
+    "BarronForm",
+    "gaussian_form",
+    # Fourier transforms and Barron norms
+    "Spectrum",
+    "GaussianSpectrum",
+    "NumericSpectrum",
+    "barron_norm",
+    "BarronEstimate",
+    "gaussian_barron_bound",
+    # Maurey's lemma
+    "SignedMeasure",
+    "NeuronMeasure",
+    "sampling_law",
+    "LawRow",
+    "fit_exponent",
+    "best_draw",
     # Activations
     "Threshold",
     "Cosine",
