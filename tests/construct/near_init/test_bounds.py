@@ -146,6 +146,16 @@ def test_relu_worst_case_is_exact(width, radius):
     assert float((exact.hidden - net.hidden).norm()) == pytest.approx(radius)
 
 
+def test_an_adversary_that_picks_x_after_the_draw():
+    """More than Prop. 3.7 promises (x is fixed there): stronger, and still far from the bound."""
+    net = Shallow.draw(300, 3)
+    free = attack(net, 1.0, form="sharp")
+    fixed = [relu_worst(net, unit(3, seed), 1.0).error for seed in range(10)]
+    assert max(fixed) < free.error
+    assert float(free.x.norm()) == pytest.approx(1)
+    assert 0.3 < free.ratio < 0.6
+
+
 def test_relu_worst_case_by_brute_force():
     """Three nodes: every split of the budget on a fine grid of directions."""
     net, x = Shallow.draw(3, 2, seed=5), unit(2)

@@ -23,6 +23,7 @@ from weightloom.construct.near_init import (
     limit_kernel,
     linearize,
     sampled_kernel,
+    tangent,
     tangent_gram,
     temperature,
     transport,
@@ -56,11 +57,21 @@ def test_limit_kernel_against_sampling(name):
 
 @pytest.mark.parametrize("name", ["erf", "sin", "square"])
 def test_closed_forms_against_quadrature(name):
-    """The same nonlinearity as a callable goes through Gauss-Hermite."""
-    x = 0.5 * points(4, 3)
+    """The same nonlinearity as a callable goes through the trapezoidal rule."""
+    x = points(4, 3)
     known = NONLINEARITIES[name]
     by_quadrature = limit_kernel(x, None, known.function, smoothness=known.smoothness)
-    assert torch.allclose(limit_kernel(x, None, name), by_quadrature, atol=1e-9)
+    assert torch.allclose(limit_kernel(x, None, name), by_quadrature, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tanh", "gelu", "softplus", "silu", "sigmoid"])
+def test_quadrature_has_converged(name, monkeypatch):
+    """Half the spacing changes nothing, for norms where Gauss-Hermite is off in the second digit."""
+    two, three = 2 * unit(3, 3), 3 * unit(3, 3)
+    found = [limit_kernel(x, None, name) for x in (two, three)]
+    monkeypatch.setattr(tangent, "NODES", 2 * tangent.NODES - 1)
+    assert torch.allclose(found[0], limit_kernel(two, None, name), rtol=0, atol=1e-13)
+    assert torch.allclose(found[1], limit_kernel(three, None, name), rtol=0, atol=1e-9)
 
 
 def test_proposition_3_23():

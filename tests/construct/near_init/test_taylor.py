@@ -223,7 +223,7 @@ def test_ridge_shrinks_the_distance():
     assert distances[0] > distances[1] > distances[2]
     wrong = fits[2](x) - y  # the gradient of the ridge problem vanishes
     gradient = fits[2].jacobian(x).T @ wrong[:, 0] + 1.0 * fits[2].flat()
-    assert float(gradient.norm()) < 1e-10
+    assert gradient.norm() < 1e-10
 
 
 def test_only_some_parameters_move():

@@ -16,14 +16,7 @@ from weightloom.construct.near_init.predict import (
     least_squares,
     lift,
 )
-from weightloom.construct.near_init.search import (
-    Attack,
-    attack,
-    largest_output,
-    near_zero_quantile,
-    relu_worst,
-    relu_worst_pair,
-)
+from weightloom.construct.near_init.search import attack, near_zero_quantile
 from weightloom.construct.near_init.shallow import Nonlinearity, Shallow, nonlinearity
 from weightloom.construct.near_init.study import TaylorError, taylor_errors
 from weightloom.construct.near_init.tangent import (
@@ -38,6 +31,12 @@ from weightloom.construct.near_init.transport import (
     infinite_width,
     temperature,
     transport,
+)
+from weightloom.construct.near_init.worst import (
+    Attack,
+    largest_output,
+    relu_worst,
+    relu_worst_pair,
 )
 
 __all__ = [

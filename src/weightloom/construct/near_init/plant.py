@@ -37,8 +37,8 @@ from weightloom.construct.certified import Certified
 from weightloom.construct.interpolate import MAX_NODES
 from weightloom.construct.layers import measure
 from weightloom.construct.near_init.bounds import uniform_noise_bound
-from weightloom.construct.near_init.search import largest_output
 from weightloom.construct.near_init.shallow import Shallow
+from weightloom.construct.near_init.worst import largest_output
 from weightloom.errors import ConfigError, ShapeError
 
 __all__ = ["Planted", "PlantingBounds", "plant", "planting_bounds"]

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from weightloom.construct.near_init.bounds import relu_bound, smooth_bound
-from weightloom.construct.near_init.search import attack, relu_worst
+from weightloom.construct.near_init.search import attack
 from weightloom.construct.near_init.shallow import Shallow
+from weightloom.construct.near_init.worst import relu_worst
 from weightloom.errors import ConfigError
 
 __all__ = ["TaylorError", "taylor_errors"]

@@ -5,7 +5,7 @@
 
 For the ReLU the expectation is (pi - angle) / (2 pi) (Prop. 3.23, printed for unit vectors, but the
 angle is all that matters). For erf it is (4/pi) / sqrt(det(I + 2 S)), for the sine
-exp(-(|x|^2 + |x'|^2)/2) cosh(x . x'), for z^2/2 it is x . x'; others by Gauss-Hermite quadrature.
+exp(-(|x|^2 + |x'|^2)/2) cosh(x . x'), for z^2/2 it is x . x'; others by quadrature.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,8 +23,10 @@ from weightloom.errors import ConfigError, ShapeError
 
 __all__ = ["layer_grams", "limit_kernel", "sampled_kernel", "tangent_gram"]
 
-# Quadrature nodes per axis; slopes of the smooth activations here are met to 1e-9 for |x| <= 1.5.
-NODES = 100
+# The trapezoidal rule on [-REACH, REACH]: its error falls like exp(-2 pi a / h), a the distance of
+# the nearest pole of sigma' (pi / (2 |x|) for tanh), h the spacing. Measured on tanh, the worst of
+# those here: 1e-15 at |x| = 2, 2e-10 at |x| = 3, where 100 Gauss-Hermite nodes are off by 0.02.
+NODES, REACH = 168, 8.4
 
 
 def tangent_gram(net: Shallow, x: Tensor, x2: Tensor | None = None) -> Tensor:
@@ -100,19 +101,19 @@ def _angles(x: Tensor, other: Tensor) -> Tensor:
 
 def _quadrature(sigma: Nonlinearity, cross: Tensor, one: Tensor, two: Tensor) -> Tensor:
     """(u, v) = (a g, b (r g + sqrt(1 - r^2) h)) for independent standard normal g, h."""
-    nodes, weights = (
-        torch.as_tensor(side, dtype=cross.dtype)
-        for side in np.polynomial.hermite_e.hermegauss(NODES)
-    )
-    weights = weights / weights.sum()
-    a = one.clamp(min=torch.finfo(cross.dtype).tiny).sqrt().expand(cross.shape)
+    nodes = torch.linspace(-REACH, REACH, NODES, dtype=cross.dtype)
+    weights = torch.softmax(-nodes.square() / 2, 0)
+    a = one.clamp(min=torch.finfo(cross.dtype).tiny).sqrt()
     tilt = cross / a
     rest = (two - tilt**2).clamp(min=0)
     # A square root has no derivative at zero: there, where x' is along x, take it to be zero.
     rest = torch.where(rest > 0, rest, torch.ones_like(rest)).sqrt() * (rest > 0)
-    left = sigma.slope(a[..., None] * nodes)
-    right = sigma.slope(tilt[..., None, None] * nodes[:, None] + rest[..., None, None] * nodes)
-    return torch.einsum("...i,...ij,i,j->...", left, right, weights, weights)
+    left = sigma.slope(a * nodes)  # [n, nodes]
+    rows = []
+    for i in range(len(cross)):  # a row at a time: NODES^2 numbers for each entry
+        at = tilt[i, :, None, None] * nodes[:, None] + rest[i, :, None, None] * nodes
+        rows.append(torch.einsum("mij,i,j->m", sigma.slope(at), weights * left[i], weights))
+    return torch.stack(rows)
 
 
 def sampled_kernel(
