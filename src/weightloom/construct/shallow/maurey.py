@@ -7,7 +7,7 @@ If X = E V in a Hilbert space and V_1, ..., V_k are independent draws, then
 For a signed measure mu the draws are s |mu|_1 g(.; w) with w drawn in proportion to |mu| and s its
 sign (Lemma 2.17). The bound holds in expectation, and therefore for some draw; Example 2.18 (1)
 states it for a sample, which is false: for f = sin(2 pi x) and P at the point x = 1 every third
-sample is above |mu|_1^2 / k, and for P uniform on [0, 1] one in ten or so. `best_draw` looks for
+sample is above |mu|_1^2 / k, and for P uniform on [0, 1] about one in eight. `best_draw` looks for
 one of those that are below.
 """
 
