@@ -66,7 +66,7 @@ def test_closed_forms_against_quadrature(name):
 
 @pytest.mark.parametrize("name", ["tanh", "gelu", "softplus", "silu", "sigmoid"])
 def test_quadrature_has_converged(name, monkeypatch):
-    """Half the spacing changes nothing, for norms where Gauss-Hermite is off in the second digit."""
+    """Half the spacing changes nothing, for norms where Gauss-Hermite is off by 0.02."""
     two, three = 2 * unit(3, 3), 3 * unit(3, 3)
     found = [limit_kernel(x, None, name) for x in (two, three)]
     monkeypatch.setattr(tangent, "NODES", 2 * tangent.NODES - 1)

@@ -12,7 +12,7 @@ attained. `largest_output` is the largest |F(x; V0)| over the ball, exact in one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Attack:
     bound: float
     x: Tensor
     """[d]"""
-    hidden: Tensor
+    hidden: Tensor = field(repr=False)
     """V [m, d]"""
 
     @property
