@@ -26,6 +26,7 @@ from weightloom.models.template import fill, strip
 from weightloom.weights import (
     Decision,
     Generated,
+    Routes,
     RowwiseCall,
     Shared,
     WeightSpec,
@@ -85,6 +86,7 @@ class HyperNetwork(nn.Module):
         self.check_finite = True
         self._dims = _dims_of(self.encoder, condition_dims)
         self._slow: dict[str, str] = {}
+        self._routes = Routes()
         parameters = dict(primary.named_parameters())
         values = {name: parameters[name].detach() for name in self.spec}
         width = features or _width_of(self.encoder, self._dims, calibration)
@@ -168,7 +170,11 @@ class HyperNetwork(nn.Module):
                 f"(or pass a single condition without a leading dimension)"
             )
         every = with_aliases(self.spec, generated)
-        return RowwiseCall(every, rows, self.order, self._slow, decisions)(
+        if decisions is None and len(args) == 1 and not kwargs and isinstance(x, Tensor):
+            route = self._routes.find(x, self.order, every)
+            if route is not None:
+                return route.walk(every, x)
+        return RowwiseCall(every, rows, self.order, self._slow, decisions, self._routes)(
             self.primary, args, kwargs
         )
 

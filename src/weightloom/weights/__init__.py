@@ -9,6 +9,7 @@ from weightloom.weights.apply import (
     with_aliases,
 )
 from weightloom.weights.generated import Expanded, Factored, Generated, LinearCall, Written
+from weightloom.weights.route import Routes
 from weightloom.weights.rules import Decision, Rules
 from weightloom.weights.spec import WeightSpec
 
@@ -27,6 +28,7 @@ __all__ = [
     "shared",
     "Shared",
     "RowwiseCall",
+    "Routes",
     "Rules",
     "Decision",
     "VMAP_REFUSALS",

@@ -29,7 +29,8 @@ from weightloom.weights.fused import under_autocast
 from weightloom.weights.generated import Generated
 from weightloom.weights.lazy import LazyWeight
 from weightloom.weights.recurrent import forget_weights
-from weightloom.weights.rules import Decision, Rules, has_hooks
+from weightloom.weights.route import Route, Routes, sequence
+from weightloom.weights.rules import Decision, Rules
 from weightloom.weights.spec import WeightSpec
 
 __all__ = ["VMAP_REFUSALS", "RowwiseCall", "Shared", "call", "shared", "with_aliases"]
@@ -95,8 +96,10 @@ def _functional(
         forget_weights(module)
 
 
-def with_aliases(spec: WeightSpec, weights: Mapping[str, Any]) -> dict[str, Any]:
+def with_aliases(spec: WeightSpec, weights: Mapping[str, V]) -> Mapping[str, V]:
     """All names of tied parameters, each mapped to the one tensor they share."""
+    if not spec.aliases:
+        return weights
     return {**weights, **{alias: weights[name] for alias, name in spec.aliases.items()}}
 
 
@@ -104,7 +107,8 @@ class RowwiseCall:
     """Applies a module to row i of x with the i-th set of generated weights, for all rows at once.
 
     ``order`` forces "write", "contract" or "factor" where a layer offers it ("auto": cheapest);
-    ``decisions`` collects what was chosen. ``slow`` remembers which parts have to be looped over.
+    ``decisions`` collects what was chosen. ``slow`` remembers which parts have to be looped over,
+    ``routes`` how a chain of layers was computed (the caller looks there before it calls).
     """
 
     def __init__(
@@ -114,11 +118,13 @@ class RowwiseCall:
         order: str = "auto",
         slow: dict[str, str] | None = None,
         decisions: list[Decision] | None = None,
+        routes: Routes | None = None,
     ) -> None:
         self.generated = generated
         self.rows = rows
         self.slow = {} if slow is None else slow
         self.decisions = decisions
+        self.routes = routes
         self.rules = Rules(generated, order, decisions)
 
     def __call__(
@@ -126,14 +132,21 @@ class RowwiseCall:
     ) -> Any:
         kwargs = kwargs or {}
         if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
-            return self._walk(module, "", args[0])
+            return self._walk(module, args[0])
         return self._rowwise(module, "", args, kwargs)
 
-    def _walk(self, module: nn.Module, prefix: str, x: Any) -> Any:
-        parts = list(_sequence(module, prefix))
+    def _walk(self, module: nn.Module, x: Tensor) -> Any:
+        y = self._explore(module, x)
+        if self.routes is not None and self.rules.legs is not None:
+            self.routes.keep(x, self.rules.order, Route(module, self.rules.legs, self.generated))
+        return y
+
+    def _explore(self, module: nn.Module, x: Any) -> Any:
+        parts = sequence(module, "")
         while parts:
             done = self.rules.apply(parts, x) if isinstance(x, Tensor) else None
             if done is None:
+                self.rules.legs = None
                 prefix, part = parts.pop(0)
                 x = self._rowwise(part, prefix, (x,), {})
             else:
@@ -294,16 +307,6 @@ class _Task:
         averaged = {name: torch.stack([row[name] for row in buffers]) for name in state}
         _keep_average(self.module, averaged)
         return _stack(outputs)
-
-
-def _sequence(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers that run one after the other, sequential containers taken apart."""
-    if type(module) is not nn.Sequential or has_hooks(module):
-        yield prefix, module
-        return
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from _sequence(child, f"{prefix}{name}.")
 
 
 def _stack(outputs: list[Any]) -> Any:

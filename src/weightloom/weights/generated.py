@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weightloom.weights.fused import plain_inference
+from weightloom.weights.fused import contract
 
 __all__ = ["Expanded", "Factored", "Generated", "LinearCall", "Written"]
 
@@ -39,8 +39,12 @@ class LinearCall(NamedTuple):
 class Generated(ABC):
     """One weight tensor for each of b conditions, perhaps not written out."""
 
-    shape: tuple[int, ...]
     _dense: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor for one condition."""
 
     @abstractmethod
     def _write(self) -> Tensor: ...
@@ -99,11 +103,16 @@ class Written(Generated):
     """A tensor that is already there."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.shape = tuple(tensor.shape[1:])
         self._dense = tensor
 
-    def _write(self) -> Tensor:  # pragma: no cover - _dense is always set
-        raise AssertionError("a written tensor is never written again")
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.dense().shape[1:])
+
+    def dense(self) -> Tensor:
+        return self._dense  # type: ignore[return-value]
+
+    _write = dense
 
     def batched(self) -> tuple[Tensor, ...]:
         return (self.dense(),)
@@ -125,10 +134,13 @@ class Expanded(Generated):
     """
 
     def __init__(self, features: Tensor, table: Tensor, offset: Tensor | None = None) -> None:
-        self.shape = (table.shape[0], *table.shape[2:])
         self.features = features
         self.table = table
         self.offset = offset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.table.shape[0], *self.table.shape[2:]
 
     def _write(self) -> Tensor:
         # bmm, not matmul, which would copy the table to make one large product of it.
@@ -176,17 +188,8 @@ class Expanded(Generated):
     def row(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
         if order != "contract" or self.offset is None:
             return super().row(x, bias, order)
-        out, inner = self.matrix_shape
-        k = self.table.shape[1]
-        products = F.linear(x, self.table.view(out * k, inner)).view(-1, out, k)
-        offset = self.offset.view(out, inner)
-        if bias is None or bias.dim() == 1:
-            base = F.linear(x, offset, bias)
-        else:
-            base = torch.addmm(bias, x, offset.t())
-        features = self.features.unsqueeze(1)
-        mixed = products.mul_(features) if plain_inference() else products * features
-        return mixed.sum(2).add_(base)
+        table, offset = self.table.flatten(2), self.offset.flatten(1)  # 1x1 kernels are matrices
+        return contract(x, self.features, table, offset, bias)
 
     def batched(self) -> tuple[Tensor, ...]:
         return (self.features,)
@@ -204,10 +207,14 @@ class Factored(Generated):
     def __init__(
         self, left: Tensor, right: Tensor, offset: Tensor | None, shape: tuple[int, ...]
     ) -> None:
-        self.shape = shape
+        self._shape = shape
         self.left = left
         self.right = right
         self.offset = offset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
 
     def _write(self) -> Tensor:
         if self.offset is None:

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from weightloom.weights.fused import Layer, chain, transformed
+from weightloom.weights.fused import transformed
 from weightloom.weights.generated import Generated, LinearCall
+from weightloom.weights.route import Alone, Each, Leg, Linear, Run, has_hooks
 
-__all__ = ["Decision", "Rules", "has_hooks"]
+__all__ = ["Decision", "Rules"]
 
 Parts = list[tuple[str, nn.Module]]
 """modules that run one after the other, each with the prefix of its parameters' names"""
@@ -53,6 +54,8 @@ class Rules:
         self.generated = generated
         self.order = order
         self.decisions = decisions
+        self.legs: list[Leg] | None = []
+        """what was done so far, to be done again; None once something is not that simple"""
 
     def apply(self, parts: Parts, x: Tensor) -> tuple[Tensor, int] | None:
         """Run the first of ``parts`` on x [b, ...]; perhaps more, if that is faster.
@@ -61,13 +64,18 @@ class Rules:
         """
         prefix, module = parts[0]
         kind = type(module)
+        if kind in _ELEMENTWISE and not has_hooks(module):
+            return self._go(Each(module), x), 1
+        written = kind is nn.Linear and prefix + "weight" in self.generated
+        if written and not has_hooks(module) and x.dim() in (2, 3):
+            leg, count = self._linear_leg(parts, x)
+            return self._go(leg, x), count
+        self.legs = None
         if has_hooks(module):  # hooks must see the module's own call
             return None
-        if kind in _ELEMENTWISE:
-            return module(x), 1
         if isinstance(module, nn.Flatten) and kind is nn.Flatten:
             return _flatten(module, x), 1
-        if kind is nn.Linear:
+        if kind is nn.Linear and x.dim() >= 2:
             return self._linear_layers(parts, x)
         if kind in _CONVOLUTIONS:
             relu = _relu_follows(parts, 1)
@@ -77,23 +85,28 @@ class Rules:
 
     # -- linear layers --------------------------------------------------------------------------
 
-    def _linear_layers(self, parts: Parts, x: Tensor) -> tuple[Tensor, int] | None:
-        """One linear layer, or a run of written ones with nothing but ReLU in between."""
-        prefix, module = parts[0]
-        if x.dim() < 2:
-            return None
-        if prefix + "weight" not in self.generated:
-            bias = self._vector(module, prefix)
-            y = F.linear(x, module.weight)  # type: ignore[arg-type]
-            return (y if bias is None else y + _rows(bias, x.dim())), 1
-        if x.dim() <= 3:
-            return self._linear_run(parts, x)
-        y, count = self._linear_run(parts, x.flatten(1, -2))
-        return y.unflatten(1, x.shape[1:-1]), count
+    def _go(self, leg: Leg, x: Tensor) -> Tensor:
+        if self.legs is not None:
+            self.legs.append(leg)
+        return leg(self.generated, x)
 
-    def _linear_run(self, parts: Parts, x: Tensor) -> tuple[Tensor, int]:
-        """x [b, in] or [b, n, in] through the first layer, and all that are written like it."""
-        run: list[Layer] = []
+    def _linear_layers(self, parts: Parts, x: Tensor) -> tuple[Tensor, int]:
+        """What is less simple than a leg: an ordinary weight, or points in several dimensions."""
+        prefix, module = parts[0]
+        if prefix + "weight" in self.generated:
+            flat = x.flatten(1, -2)
+            leg, count = self._linear_leg(parts, flat)
+            return leg(self.generated, flat).unflatten(1, x.shape[1:-1]), count
+        bias = self._vector(module, prefix)
+        y = F.linear(x, module.weight)  # type: ignore[arg-type]
+        return (y if bias is None else y + _rows(bias, x.dim())), 1
+
+    def _linear_leg(self, parts: Parts, x: Tensor) -> tuple[Leg, int]:
+        """x [b, in] or [b, n, in] through the first layer, and all that are written like it.
+
+        How, and how many of ``parts`` that covers.
+        """
+        run: list[Linear] = []
         at = 0
         points = x.shape[1] if x.dim() == 3 else 1
         while at < len(parts):
@@ -104,21 +117,22 @@ class Rules:
             name = prefix + "weight"
             order = self._order(name, weight, x.shape[0], points, bool(run) or x.requires_grad)
             relu = _relu_follows(parts, at + 1)
+            layer = Linear(name, self._bias(module, prefix), relu)
             if order != "write":
-                if run:  # the next call will decide, and record, again
-                    if self.decisions is not None:
-                        self.decisions.pop()
-                    break
-                apply = weight.row if x.dim() == 2 else weight.linear
-                y = apply(x, self._vector(module, prefix), order)
-                # Not in place: y may be a view, and then autograd would copy.
-                return (torch.relu(y) if relu else y), 1 + relu
-            bias = self._vector(module, prefix)
-            if bias is not None and bias.dim() == 1:
-                bias = bias.expand(x.shape[0], -1)
-            run.append(Layer(weight.dense(), bias, relu))
+                if not run:
+                    return Alone(layer, order), 1 + relu
+                if self.decisions is not None:  # the next call will decide, and record, again
+                    self.decisions.pop()
+                break
+            run.append(layer)
             at += 1 + relu
-        return (chain(x, run) if x.dim() == 3 else chain(x.unsqueeze(1), run).squeeze(1)), at
+        return Run(tuple(run)), at
+
+    def _bias(self, module: nn.Module, prefix: str) -> str | nn.Module | None:
+        """Where the bias comes from; see `Linear`."""
+        if prefix + "bias" in self.generated:
+            return prefix + "bias"
+        return None if module.bias is None else module
 
     def _order(
         self, name: str, weight: Generated, conditions: int, points: int, input_grad: bool
@@ -224,15 +238,6 @@ def _grouped(module: _ConvNd, weight: Tensor, x: Tensor, bias: Tensor | None, re
     # In place on the tensor itself: on a view of it autograd would copy.
     y = y.relu_() if relu else y
     return y.unflatten(1, (b, -1)).movedim(1, 0)
-
-
-def has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
 
 
 def _relu_follows(parts: Parts, at: int) -> bool:

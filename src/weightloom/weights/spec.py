@@ -59,6 +59,10 @@ class WeightSpec:
     def sizes(self) -> dict[str, int]:
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return list(self.sizes.values())
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
@@ -83,7 +87,7 @@ class WeightSpec:
                 f"{self.size}; pass a tensor whose last dimension is {self.size}"
             )
         rows = flat.shape[:-1]
-        pieces = torch.split_with_sizes(flat, list(self.sizes.values()), -1)
+        pieces = flat.split_with_sizes(self._sizes, -1)
         return {
             name: piece if len(shape) == 1 else piece.reshape(rows + shape)
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weightloom.models.heads.base import Head, Target, key, like
@@ -15,6 +16,9 @@ __all__ = ["FullHead"]
 
 # Tensors of at most this many numbers (biases, last layers) never have a table of their own.
 SMALL = 256
+
+# Up to this many numbers one call is faster than products without a superfluous pass.
+SMALL_JOINT = 2**14
 
 # With few conditions and a table too large for the caches, table @ phi^T and a transposed copy take
 # two thirds of the time of phi @ table^T (MKL, 4 to 16 conditions, 2^21 to 2^23 numbers).
@@ -70,6 +74,8 @@ class FullHead(Head):
 
     def _write(self, features: Tensor, joint: Tensor) -> Tensor:
         """All that is written anyway, [b, size]."""
+        if joint.numel() <= SMALL_JOINT:
+            return F.linear(features, joint, self.joint_offset).to(joint.dtype)
         if features.shape[0] <= FEW_CONDITIONS and joint.numel() >= LARGE_TABLE:
             written = torch.mm(joint, features.t()).t().contiguous()
         else:
