@@ -177,9 +177,10 @@ def bits(
     >>> made.network(torch.tensor([[11 / 16]]).double())
     tensor([[1., 0., 1., 1.]], ...)
     """
-    # The ramps have slope 2^count: float32 has 24 binary digits.
-    whole("count", count, 1, 40 if dtype == torch.float64 else 16, " (the ramps must be resolved)")
     precision(dtype)
+    # The ramps have slope 2^count; beyond this, the rounding bound exceeds half a digit.
+    most = 38 if dtype == torch.float64 else 12
+    whole("count", count, 1, most, f" (the slope 2^count must be resolved in {dtype})")
     box = Box.cube(1, 0, 1)
     circuit = Circuit(box, dtype)
     y = circuit.inputs() + 2.0 ** -(count + 1)

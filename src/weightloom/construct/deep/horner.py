@@ -42,8 +42,6 @@ from weightloom.construct.deep.hats import grid_hats, sign, weighted, zigzags
 from weightloom.construct.deep.taylor import partials
 from weightloom.construct.deep.wires import Wires, matrix
 from weightloom.construct.grid import Grid
-from weightloom.construct.interpolate import node_values
-from weightloom.errors import ConfigError
 
 __all__ = ["Horner"]
 
@@ -56,11 +54,6 @@ class Horner:
     def __init__(self, target: Function, box: Box, s: int, r: int) -> None:
         self.box, self.s, self.r, self.d = box, s, r, box.dims
         grid = Grid(box, (s + 1,) * box.dims, corners=True)
-        values = node_values(target, grid)
-        if values.shape[1] != 1:
-            raise ConfigError(
-                f"the function has {values.shape[1]} outputs; wanted one number for each point"
-            )
         self.spacings = grid.spacings
         self.classes = list(itertools.product((0, 1), repeat=box.dims))
         v = grid.indices()

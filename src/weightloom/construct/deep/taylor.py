@@ -11,6 +11,8 @@ from torch import Tensor
 from weightloom.construct.box import Box
 from weightloom.construct.certified import Function
 from weightloom.construct.deep.polynomial import exponents
+from weightloom.construct.grid import Grid
+from weightloom.construct.interpolate import node_values
 from weightloom.errors import ConfigError
 
 __all__ = ["Smoothness", "partials", "remainder", "smoothness"]
@@ -69,6 +71,9 @@ def smoothness(target: Function, box: Box, r: int, claimed: float | None) -> Smo
     """The claim, if a look at some thousand places does not refute it; else an estimate."""
     if claimed is not None and not 0 <= claimed < math.inf:
         raise ConfigError(f"derivative_bound={claimed} was given; a finite number >= 0 is wanted")
+    outputs = node_values(target, Grid(box, (3,) * box.dims, corners=True)).shape[1]
+    if outputs != 1:
+        raise ConfigError(f"the function has {outputs} outputs; wanted one number for each point")
     generator = torch.Generator().manual_seed(0)
     places = torch.cat([box.grid(2000), box.sample(1000, generator)])
     found = partials(target, places, r, r)
