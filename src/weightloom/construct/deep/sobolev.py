@@ -101,9 +101,20 @@ def sobolev(
         )
     size = measure(network)
     return CertifiedSobolev(
-        network, bound, size.nodes, size.layers, size.nonzeros, box, target,
-        s, k, r, smooth.bound, smooth.sampled, taylor,
-    )  # fmt: skip
+        network=network,
+        error_bound=bound,
+        nodes=size.nodes,
+        layers=size.layers,
+        nonzeros=size.nonzeros,
+        domain=box,
+        target=target,
+        s=s,
+        k=k,
+        r=r,
+        derivative_bound=smooth.bound,
+        sampled=smooth.sampled,
+        taylor_bound=taylor,
+    )
 
 
 def sobolev_nodes(d: int, s: int, k: int, r: int) -> int:
