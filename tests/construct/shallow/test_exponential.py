@@ -135,11 +135,13 @@ def test_both_steps_of_theorem_2_5():
 
 
 def test_rounding_counts_in_single_precision():
-    """Huge weights that cancel: the error is rounding alone, and below the bound."""
-    h = ExpNetwork(torch.tensor([3e4, -3e4]), torch.tensor([[2.0, 1.0], [2.0, 1.0]]))
-    made = reduce_exponentials(h, exp_approximant(-0.1, 3.1, 1e-4), dtype=torch.float32)
-    found = made.measure(points=2000)
-    assert 0 < found.error <= made.error_bound
+    """A large weight: rounding alone is more than the approximant's error, and it is certified."""
+    h = ExpNetwork(torch.tensor([3e4]), torch.tensor([[2.0, 1.0]]))
+    p = exp_approximant(-0.1, 3.1, 1e-6)
+    made = reduce_exponentials(h, p, dtype=torch.float32)
+    exact = 3e4 * p.error_bound
+    assert exact < made.measure(points=2000).error <= made.error_bound
+    assert reduce_exponentials(h, p).verify(points=2000).error <= exact * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,16 @@ def test_rounding_is_what_the_bound_allows_for():
     assert steps.measure().error > 0.0105  # more than the bound in exact arithmetic
 
 
+def test_rounding_of_large_values():
+    """A million in single precision is known to 0.03 only: more than eps, and certified."""
+    g = lambda p: p[:, 0] + 1e6  # noqa: E731
+    for made in (
+        threshold_interpolant(g, 1.0, 0.01, dtype=torch.float32),
+        relu_interpolant(g, eps=0.01, lipschitz=1.0, dtype=torch.float32),
+    ):
+        assert 0.02 < made.verify().error <= made.error_bound
+
+
 def test_a_moved_step_is_found():
     made = threshold_interpolant(wave, 6.0, 0.05)
     with torch.no_grad():
