@@ -55,6 +55,10 @@ def test_indicator_on_a_line_is_off_by_gamma():
     assert area == pytest.approx(0.1, abs=1e-8)
     found = made.verify()
     assert found.error == pytest.approx(area, abs=4 * found.standard_error)
+    # The mean square of the two ramps is 2 * 0.1 / 3.
+    spread = math.sqrt(0.2 / 3 - 0.1**2)
+    assert found.standard_error == pytest.approx(spread / math.sqrt(found.points), rel=0.02)
+    assert found.points == 160_000
 
 
 def smooth(p):

@@ -97,6 +97,13 @@ def test_the_bound_is_not_for_every_sample():
     assert row.error < row.bound
 
 
+def test_standard_errors():
+    """Two signs at x = 1: the squared error is 16 or 0, so one trial has standard deviation 8."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    (row,) = sampling_law(sine(), [2], one, trials=400, generator=generator())
+    assert row.standard_error == pytest.approx(8 / 20, rel=0.02)
+
+
 def test_best_draw_exists():
     one = torch.ones(1, 1, dtype=torch.float64)
     for seed in range(5):
