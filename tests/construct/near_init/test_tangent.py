@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import mpmath
@@ -187,6 +188,26 @@ def test_infinite_width_by_quadrature():
     found = infinite_width(bend, x, "softplus", draws=100_000)
     assert bool(((found.mean - exact).abs() < 4 * found.error).all())
     assert float(found.error.max()) < 0.003
+
+
+def test_sampling_joins_batches(monkeypatch):
+    """Mean and standard error of 1,000 draws in batches of 4, against those of one batch."""
+    x = unit(2, 2)
+    drawn = {}
+
+    def keep(v):
+        drawn.setdefault("v", []).append(v.clone())
+        return bend(v)
+
+    module = importlib.import_module("weightloom.construct.near_init.transport")
+    monkeypatch.setattr(module, "BATCH", 8)
+    found = infinite_width(keep, x, draws=1_000)
+    v = torch.cat(drawn["v"])
+    assert len(v) == 1_000
+    assert len(drawn["v"]) == 250
+    terms = (bend(v) @ x.T) * (v @ x.T > 0)
+    assert torch.allclose(found.mean, terms.mean(0), atol=1e-14)
+    assert torch.allclose(found.error, terms.std(0) / math.sqrt(1_000), rtol=1e-10)
 
 
 def test_transported_networks_tend_to_the_limit():

@@ -206,6 +206,9 @@ def test_least_squares_is_the_corrected_formula():
     for perturbation in torch.eye(len(expected), dtype=torch.float64):
         residual = (j @ (fitted.flat() + 1e-2 * perturbation) - (y - f)).norm()
         assert residual >= (j @ fitted.flat() - (y - f)).norm()
+    again = least_squares(moved(model), x, y)  # from w0, wherever the model given stands
+    assert torch.allclose(again.flat(), expected, atol=1e-8)
+    assert model.distance() > 1  # and that one is left alone
     # With more weights than equations it fits exactly; as printed, without "w0 +", it does not.
     x, y = x[:6], y[:6]
     fitted = least_squares(model, x, y)
