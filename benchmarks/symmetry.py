@@ -108,7 +108,7 @@ def rates(options: argparse.Namespace, peers: dict[str, Peer]) -> list[dict[str,
         f"{'changed, called same':>21}{heads}"
     )
     for activation, depth in itertools.product(ACTIVATIONS, depths):
-        row = rate(activation, depth, width, copies, peers, tried)
+        row = rate(activation, depth, width, copies, peers, tried, options.scale)
         rows.append(row)
         shares = "".join(
             f" {row[name]['exchanges'] / tried:26.1%} {row[name]['weights'] / tried:8.1%}"
@@ -123,17 +123,24 @@ def rates(options: argparse.Namespace, peers: dict[str, Peer]) -> list[dict[str,
 
 
 def rate(
-    activation: str, depth: int, width: int, copies: int, peers: dict[str, Peer], tried: int
+    activation: str,
+    depth: int,
+    width: int,
+    copies: int,
+    peers: dict[str, Peer],
+    tried: int,
+    scale: float,
 ) -> dict[str, Any]:
     """How many of so many disguised copies are recognised; peers get the first ones."""
     row: dict[str, Any] = {"activation": activation, "depth": depth, "copies": copies}
-    row["peers tried on"] = tried
+    row |= {"peers tried on": tried, "scale": scale}
     row |= {"recognised": 0, "wrong": 0}
     row |= {name: {"exchanges": 0, "weights": 0} for name in peers}
     for seed in range(copies):
         torch.manual_seed(seed)
         net = network(width, depth, activation, (8, 4))
-        copy = random_equivalent(net, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        copy = random_equivalent(net, generator, (1 / scale, scale))
         row["recognised"] += bool(equivalent(net, copy))
         for name, peer in peers.items() if seed < tried else ():
             near = peer(net, copy)
@@ -154,6 +161,12 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=200, help="rates: copies (default 200)")
     parser.add_argument(
         "--peer-copies", type=int, default=40, help="rates: copies that peers get (default 40)"
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=10.0,
+        help="rates: copies of ReLU networks are rescaled by up to this factor (default 10)",
     )
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")

@@ -245,17 +245,17 @@ class HyperNetwork(nn.Module):
         Costs one pass over the output; on an accelerator that would also wait for the device, so
         there `weights()` and `materialize()` check, and this does not.
         """
-        tensor = output[0] if isinstance(output, tuple) and output else output
         if not self.check_finite or torch.compiler.is_compiling():
             return
+        tensor = output[0] if isinstance(output, tuple) and output else output
         if not isinstance(tensor, Tensor) or not tensor.is_cpu or not tensor.is_floating_point():
             return
         try:
-            finite = math.isfinite(tensor.sum().item())
+            if math.isfinite(tensor.sum().item()):
+                return
         except RuntimeError:  # inside vmap or another transform: there is no value to look at
             return
-        if not finite:
-            _require_finite({name: value.dense() for name, value in generated.items()})
+        _require_finite({name: value.dense() for name, value in generated.items()})
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

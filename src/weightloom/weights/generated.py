@@ -188,7 +188,9 @@ class Expanded(Generated):
     def row(self, x: Tensor, bias: Tensor | None, order: str = "write") -> Tensor:
         if order != "contract" or self.offset is None:
             return super().row(x, bias, order)
-        table, offset = self.table.flatten(2), self.offset.flatten(1)  # 1x1 kernels are matrices
+        table, offset = self.table, self.offset
+        if table.dim() > 3:  # 1x1 kernels are matrices
+            table, offset = table.flatten(2), offset.flatten(1)
         return contract(x, self.features, table, offset, bias)
 
     def batched(self) -> tuple[Tensor, ...]:

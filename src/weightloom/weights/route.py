@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from weightloom.weights.fused import Layer, chain, transformed
+from weightloom.weights.fused import Layer, chain, chain_of_rows, transformed
 from weightloom.weights.generated import Generated
 
 __all__ = ["Alone", "Each", "Leg", "Linear", "Route", "Routes", "Run", "has_hooks", "sequence"]
@@ -54,11 +54,12 @@ class Alone(NamedTuple):
     order: str
 
     def __call__(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
-        weight = generated[self.layer.weight]
+        layer = self.layer
+        weight = generated[layer.weight]
         apply = weight.row if x.dim() == 2 else weight.linear
-        y = apply(x, self.layer.vector(generated), self.order)
+        y = apply(x, layer.vector(generated), self.order)
         # Not in place: y may be a view, and then autograd would copy.
-        return torch.relu(y) if self.layer.relu else y
+        return y.relu() if layer.relu else y
 
 
 class Run(NamedTuple):
@@ -73,7 +74,7 @@ class Run(NamedTuple):
             if bias is not None and bias.dim() == 1:
                 bias = bias.expand(x.shape[0], -1)
             run.append(Layer(generated[layer.weight].dense(), bias, layer.relu))
-        return chain(x, run) if x.dim() == 3 else chain(x.unsqueeze(1), run).squeeze(1)
+        return chain(x, run) if x.dim() == 3 else chain_of_rows(x, run)
 
 
 Leg = Each | Alone | Run
@@ -87,7 +88,8 @@ class Route:
     ) -> None:
         self.legs = tuple(legs)
         containers, leaves = _family(module)
-        self.modules = (*containers, *leaves)
+        # The dictionaries themselves: modules keep them for life.
+        self.hooks = tuple(hooks for one in (*containers, *leaves) for hooks in _hooks(one))
         self.children = tuple((one, tuple(one._modules.values())) for one in containers)
         # Layers that need not be written: which order is cheapest depends on what is learned.
         self.learned = tuple(
@@ -104,7 +106,7 @@ class Route:
         for name, learned in self.learned:
             if generated[name].requires_grad != learned:
                 return False
-        return not any(map(has_hooks, self.modules))
+        return not any(self.hooks)
 
     def walk(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
         for leg in self.legs:
@@ -154,11 +156,15 @@ def sequence(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+    return any(_hooks(module))
+
+
+def _hooks(module: nn.Module) -> tuple[Mapping[int, object], ...]:
+    return (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
     )
 
 

@@ -60,16 +60,17 @@ class FullHead(Head):
 
     def generate(self, features: Tensor) -> dict[str, Generated]:
         generated: dict[str, Generated] = {}
-        tables, offsets = self.tables, self.offsets
-        for name, stored in self.own.items():
-            scale = self.scales.get(name)
-            scaled = features if scale is None else features * scale
-            offset = getattr(offsets, stored) if self.has_offset else None
-            generated[name] = Expanded(scaled, getattr(tables, stored), offset)
-        if self.joint is not None:
-            for name, tensor in self.rest.split(self._write(features, self.joint)).items():
-                scale = self.scales.get(name)
-                generated[name] = Written(tensor if scale is None else tensor * scale)
+        scales = self.scales
+        if self.own:
+            tables, offsets = self.tables, self.offsets
+            for name, stored in self.own.items():
+                scaled = features * scales[name] if name in scales else features
+                offset = getattr(offsets, stored) if self.has_offset else None
+                generated[name] = Expanded(scaled, getattr(tables, stored), offset)
+        joint = self.joint
+        if joint is not None:
+            for name, tensor in self.rest.split(self._write(features, joint)).items():
+                generated[name] = Written(tensor * scales[name] if name in scales else tensor)
         return generated
 
     def _write(self, features: Tensor, joint: Tensor) -> Tensor:
