@@ -137,7 +137,7 @@ def test_multiply_is_smaller_than_the_prototype():
     assert multiply(6, 8).nodes == 224
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 8), st.integers(2, 9), st.integers(0, 10_000))
 def test_multiply_properties(k, factors, seed):
     made = multiply(k, factors)
@@ -152,7 +152,7 @@ def test_multiply_properties(k, factors, seed):
     assert np.allclose(run(made, np.ones((1, factors))), 1.0, atol=1e-13)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 6), st.integers(1, 4), st.integers(0, 1000))
 def test_monomials_properties(k, r, d, seed):
     made = monomials(k, r, d)

@@ -105,9 +105,11 @@ class Circuit:
         what they need.
         """
         layers: list[nn.Module] = []
-        for level in range(1, outputs.level + 1):
+        # A constant may have waited beyond the last unit.
+        last = outputs.level if len(outputs.rows) else min(outputs.level, len(self.levels) - 1)
+        for level in range(1, last + 1):
             layers += [self._layer(cat(self.levels[level]), level - 1, sparse), nn.ReLU()]
-        layers.append(self._layer(outputs, outputs.level, sparse))
+        layers.append(self._layer(outputs, last, sparse))
         return nn.Sequential(*layers), outputs.slack + outputs.rounding(self.dtype)
 
     def _layer(self, forms: Wires, below: int, sparse: bool | None) -> nn.Module:
