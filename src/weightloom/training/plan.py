@@ -25,7 +25,7 @@ __all__ = ["difference", "partition", "shapes"]
 # What is compared elsewhere; then attributes of HyperNetwork that describe how it was made and have
 # no part in what it computes; then recurrent layers' lists of their own parameters.
 _IGNORED = frozenset({"_parameters", "_buffers", "_modules", "training"})
-_IGNORED |= {"initialisation", "initial_features", "_slow"}
+_IGNORED |= {"initialisation", "initial_features", "_slow", "_routes"}
 _IGNORED |= {"_flat_weights", "_flat_weight_refs"}
 
 # Bytes in one stacked tensor. A larger block is fetched from the system for every gradient and
