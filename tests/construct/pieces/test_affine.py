@@ -16,6 +16,8 @@ from tests.construct.pieces.oracle import network_pieces, whole_network
 from weightloom.construct import interpolate
 from weightloom.construct.layers import dense_layer
 from weightloom.construct.pieces import AffinePieces, affine_pieces
+from weightloom.construct.pieces.propagate import Block, propagate
+from weightloom.construct.pieces.read import read
 from weightloom.construct.pieces.result import join
 from weightloom.errors import (
     ConfigError,
@@ -154,6 +156,9 @@ def test_precision_of_the_network_does_not_matter():
 def test_wide_and_far_intervals_keep_their_digits():
     net = nn.Sequential(dense_layer(torch.tensor([[3.0]]).double(), torch.tensor([-1.0]).double()),
                         nn.ReLU(), nn.Linear(1, 1).double())  # fmt: skip
+    close = dense_layer(torch.ones(2, 1).double(), -torch.tensor([0.2, 0.2 + 1e-12], dtype=F64))
+    near = nn.Sequential(close, nn.ReLU(), dense_layer(torch.ones(1, 2).double(), None))
+    assert affine_pieces(near, -INF, INF).count == affine_pieces(near, -1, 1).count == 3
     for low, high in ((-1e9, 1e9), (-INF, INF), (-1e-3, 1e12)):
         found = affine_pieces(net, low, high).breakpoints[1]
         assert float(found) == pytest.approx(1 / 3, rel=1e-15)
@@ -349,3 +354,61 @@ def test_it_is_a_plain_record():
     assert len(found.breakpoints) == found.count + 1
     assert found.starts.shape == found.ends.shape == found.slopes.shape == (found.count, 1)
     assert torch.equal(found.points[0], torch.zeros(2).double())
+
+
+def zigzag(teeth, levels):
+    """[0, 1] onto itself ``teeth`` times, ``levels`` times over; bends at multiples of 1/teeth."""
+    bends = torch.arange(teeth, dtype=F64) / teeth
+    row = torch.tensor([[(2.0 - (i == 0)) * teeth * (-1) ** i for i in range(teeth)]], dtype=F64)
+    layers = [dense_layer(torch.ones(teeth, 1, dtype=F64), -bends), nn.ReLU()]
+    for _ in range(levels - 1):
+        layers += [dense_layer(row.expand(teeth, -1), -bends), nn.ReLU()]
+    return nn.Sequential(*layers, dense_layer(row, None))
+
+
+def knots(net, low, high):
+    """All places that are carried through the network, before lines are joined."""
+    t = torch.tensor([low, high], dtype=F64)
+    with torch.no_grad():
+        stages = read(net, torch.Size([1]))
+        return propagate(stages, Block(t, t[:, None], t.abs()), 2**20, 10**6)[0]
+
+
+@pytest.mark.parametrize("teeth", [3, 7])
+def test_rounding_makes_no_knots(teeth):
+    """Thirds and sevenths are rounded: a unit near its kink at a knot must not bend again."""
+    levels = 4
+    assert len(knots(zigzag(teeth, levels), 0.0, 1.0)) == teeth**levels + 1
+    assert affine_pieces(zigzag(teeth, levels), 0, 1).count == teeth**levels
+
+
+def test_one_bend_written_in_many_ways_is_one_knot():
+    scales = torch.tensor([3.0, 0.3, 0.7, 1.1, 9.9, 0.013], dtype=F64)
+    first = dense_layer(scales[:, None], -scales / 3)
+    net = nn.Sequential(first, nn.ReLU(), dense_layer(torch.ones(1, 6, dtype=F64), None))
+    assert len(knots(net, -7.0, 5.0)) == 3
+    assert affine_pieces(net, -7, 5).count == 2
+
+
+def test_bounded_activations_on_the_line():
+    net = nn.Sequential(nn.Linear(1, 1), nn.Hardtanh(-0.5, 2.0))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0)
+        net[0].bias.zero_()
+    found = affine_pieces(net, -INF, INF)
+    assert found.breakpoints.tolist() == [-INF, -0.5, 2.0, INF]
+    assert found.slopes.flatten().tolist() == [0.0, 1.0, 0.0]
+    assert found.values.flatten().tolist() == [-0.5, -0.5, 2.0, 2.0]
+
+
+def test_noise_makes_no_knots():
+    """A unit that is zero up to rounding changes sign at random from knot to knot: no bends."""
+    bends = torch.linspace(0.4, 4.6, 30, dtype=F64)
+    scales = torch.tensor([3.0, 0.3], dtype=F64)
+    weight = torch.cat([scales, torch.ones(30, dtype=F64)])[:, None]
+    first = dense_layer(weight, torch.cat([-scales / 3, -bends]))
+    noise = torch.zeros(1, 32, dtype=F64)
+    noise[0, 0], noise[0, 1] = 1.0, -10.0
+    net = nn.Sequential(first, nn.ReLU(), dense_layer(noise, None), nn.ReLU())
+    assert len(knots(net, 0.0, 5.0)) == 2 + 1 + 30
+    assert affine_pieces(net, 0, 5).count == 1

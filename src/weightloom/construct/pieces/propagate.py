@@ -119,12 +119,13 @@ class _Refined:
         size = z.abs().amax(1)
         count, old = len(t), torch.arange(len(t))
         if len(place):
-            keep = _apart(t, row, place)
+            keep, size_of_t = _apart(t, row, part, place)
             row, unit, part, place, kink = (c[keep] for c in (row, unit, part, place, kink))
             order = torch.argsort(place, stable=True)
             row, unit, part, place, kink = (c[order] for c in (row, unit, part, place, kink))
-            first = torch.ones_like(keep[: len(place)])
-            limit = SAME * torch.maximum(place[1:].abs(), place[:-1].abs())
+            size_of_t = size_of_t[keep][order]
+            limit = SAME * torch.maximum(size_of_t[1:], size_of_t[:-1])
+            first = torch.ones_like(place, dtype=torch.bool)
             first[1:] = place[1:] - place[:-1] > limit
             row, unit, part, place, kink = (c[first] for c in (row, unit, part, place, kink))
         at = row + 1 + torch.arange(len(row))
@@ -191,14 +192,17 @@ def _crossings(
     return row, unit, part, place, torch.full_like(part, kink)
 
 
-def _apart(t: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """Whether a new knot is further from its neighbours than rounding."""
+def _apart(t: Tensor, row: Tensor, part: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether a new knot is further from its neighbours than rounding; what its rounding goes with.
+
+    A place is found from the nearer end of its interval (the finite one of a ray): its last digits
+    are those of the larger of the two.
+    """
     left, right = t[row], t[row + 1]
-    size = torch.maximum(
-        torch.where(torch.isinf(left), place, left).abs(),
-        torch.where(torch.isinf(right), place, right).abs(),
-    )
-    return (place - left > SAME * size) & (right - place > SAME * size)
+    from_left = (part <= 0.5) | torch.isinf(right)
+    origin = torch.where(from_left & ~torch.isinf(left), left, right)
+    size = torch.maximum(origin.abs(), place.abs())
+    return (place - left > SAME * size) & (right - place > SAME * size), size
 
 
 def _bend(block: Block, activation: Activation) -> Block:
