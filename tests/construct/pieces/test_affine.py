@@ -102,6 +102,8 @@ def test_the_whole_line(widths, seed):
     half = affine_pieces(net, -INF, 0.5)
     assert torch.allclose(half(t[:50]), found(t[:50]), atol=1e-10)
     assert torch.isnan(half(t[-1])).all()
+    left = affine_pieces(net, -INF, -2.0)  # without 0 inside
+    assert torch.allclose(left(t[:40]), found(t[:40]), atol=1e-10)
 
 
 @settings(max_examples=15)
@@ -286,7 +288,8 @@ def test_plots():
     x, y = figure.axes[0].lines[0].get_data()
     assert (x[0], x[-1]) == (0.0, 1.0)
     assert max(y) == pytest.approx(1.0)
-    assert affine_pieces(triangle(1), -INF, INF).plot(0).axes
+    shown = affine_pieces(triangle(1), -INF, INF).plot(0).axes[0].lines[0].get_xdata()
+    assert (min(shown), max(shown)) == (-1.25, 2.25)  # every breakpoint and some of the rays
     assert affine_pieces(nn.Linear(1, 1), -INF, INF).plot().axes
 
 

@@ -107,10 +107,9 @@ class AffinePieces:
                 "pip install 'weightloom[plot]'"
             ) from error
         inner = self.breakpoints[torch.isfinite(self.breakpoints)]
-        middle = float(inner.mean()) if len(inner) else 0.0
-        reach = float(inner.max() - inner.min()) / 4 + 1.0 if len(inner) else 1.0
-        ends = self.breakpoints.clamp(middle - 3 * reach, middle + 3 * reach)
-        ends = ends if torch.isinf(self.breakpoints).any() else self.breakpoints
+        low, high = (float(inner.min()), float(inner.max())) if len(inner) else (0.0, 0.0)
+        margin = (high - low) / 4 + 1.0  # how much of a ray is shown
+        ends = self.breakpoints.clamp(low - margin, high + margin)
         figure = Figure(figsize=(5.6, 4.0), layout="constrained")
         axes = figure.subplots()
         chosen = range(self.slopes.shape[1]) if output is None else [output]
