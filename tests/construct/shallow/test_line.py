@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from weightloom.construct import Box
+from weightloom.construct.pieces import affine_pieces
 from weightloom.construct.shallow import Threshold, relu_interpolant, threshold_interpolant
 from weightloom.construct.shallow.activations import read_shallow, shallow_network
 from weightloom.errors import CertificateError, ConfigError, UnsupportedModuleError
@@ -271,3 +272,13 @@ def test_reading_shallow_networks():
         read_shallow(nn.Linear(2, 1))
     with pytest.raises(ConfigError, match="the network has 2 outputs; one is wanted"):
         read_shallow(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)))
+
+
+def test_the_steps_are_what_affine_pieces_finds():
+    made = threshold_interpolant(lambda x: (6 * x).sin(), 6.0, 0.05)
+    found = affine_pieces(made.network, 0.0, 1.0)
+    assert found.count == made.nodes  # the first step stands at the left end
+    assert not found.slopes.any()
+    x = torch.rand(500, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(found(x[:, 0]).flatten(), made.network(x).flatten())
+    assert made.verify().pieces == made.nodes

@@ -24,6 +24,9 @@ class Threshold(nn.Module):
     tensor([0., 1., 1.])
     """
 
+    kinks = (0.0,)
+    """read by `affine_pieces`"""
+
     def forward(self, z: Tensor) -> Tensor:
         # where() keeps the result in the graph (zero gradient), so that a search may ask for it.
         return torch.where(z.isnan(), z, (z >= 0).to(z.dtype))
