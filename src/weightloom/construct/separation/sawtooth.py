@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from weightloom.construct.layers import dense_layer, measure
+from weightloom.construct.deep import delta
+from weightloom.construct.layers import measure
 from weightloom.construct.pieces import AffinePieces, affine_pieces
 from weightloom.errors import ConfigError
 
@@ -35,15 +36,7 @@ def sawtooth(power: int, dtype: torch.dtype = torch.float64) -> nn.Sequential:
     >>> affine_pieces(sawtooth(5), 0, 1).count
     32
     """
-    if power < 1:
-        raise ConfigError(f"power={power} was given; a whole number of at least 1 is wanted")
-    row = torch.tensor([[2.0, -4.0, 2.0]], dtype=dtype)
-    bias = torch.tensor([0.0, -0.5, -1.0], dtype=dtype)
-    layers: list[nn.Module] = []
-    for level in range(power):
-        weight = row.expand(3, -1) if level else torch.ones(3, 1, dtype=dtype)
-        layers += [dense_layer(weight, bias), nn.ReLU()]
-    return nn.Sequential(*layers, dense_layer(row, torch.zeros(1, dtype=dtype)))
+    return delta(power, units=3, dtype=dtype).network  # type: ignore[return-value]
 
 
 def l1_distance(one: AffinePieces, other: AffinePieces) -> float:
