@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def refused(capsys: Capture, *arguments: str) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
     return " ".join(captured.err.split())
+
+
+def test_a_huge_network_is_not_searched_and_the_table_says_so(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["weightloom.bounds.report"], "HUGE", 10)
+    net = mlp()
+    out = run(capsys, save(net, tmp_path / "a.safetensors"))
+    upper = float(report(net).lipschitz["2"].upper)
+    assert f"at most {upper:.4g}" in out
 
 
 def test_help_teaches(capsys: Capture) -> None:

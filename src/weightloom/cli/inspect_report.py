@@ -136,10 +136,11 @@ def _widths(widths: Sequence[int]) -> str:
 def _range(p: str) -> Any:
     def show(report: Report) -> str:
         one = report.lipschitz[p]
-        low = "?" if one.lower is None else f"{one.lower.value:.4g}"
         log = one.upper.log
         high = f"{math.exp(log):.4g}" if abs(log) < 700 else f"10^{log / math.log(10):.1f}"
-        return f"{low} to {'0' if log == -math.inf else high}"
+        high = "0" if log == -math.inf else high
+        # Large networks are not searched for two points that attain a lower bound.
+        return f"at most {high}" if one.lower is None else f"{one.lower.value:.4g} to {high}"
 
     return show
 
