@@ -22,6 +22,7 @@ _PLACES = {
     "fig3f": "weightloom.experiments.modularity.fig3:Fig3f",
     "fig3-robust": "weightloom.experiments.modularity.fig3:Fig3Robust",
     "rates": "weightloom.experiments.modularity.rates:Rates",
+    "square-error": "weightloom.experiments.depth.square_error:SquareError",
     "legendre-tails": "weightloom.experiments.separation.tails:LegendreTails",
 }
 

@@ -1,0 +1,43 @@
+"""A claim, what the stored numbers say about it, and the numbers: the last lines of every table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weightloom.lab import Result
+
+__all__ = ["FAILS", "HOLDS", "NO_DATA", "UNCLEAR", "Verdict", "finished", "median"]
+
+HOLDS, FAILS, UNCLEAR, NO_DATA = "holds", "fails", "unclear", "no data"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim: "holds", "fails", "unclear" or "no data", and why."""
+
+    claim: str
+    verdict: str
+    evidence: str
+
+    def text(self) -> str:
+        return f"{self.verdict.upper()}: {self.claim}. {self.evidence}."
+
+
+def finished(results: Iterable[Result], part: str) -> list[Result]:
+    """Results of one part of an experiment that have numbers."""
+    return [
+        one
+        for one in results
+        if one.run.config.get("part") == part and one.outcome.status in ("done", "plateau")
+    ]
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value; NaN for none."""
+    ordered = sorted(values)
+    if not ordered:
+        return math.nan
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
