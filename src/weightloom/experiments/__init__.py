@@ -23,6 +23,8 @@ _PLACES = {
     "fig3-robust": "weightloom.experiments.modularity.fig3:Fig3Robust",
     "rates": "weightloom.experiments.modularity.rates:Rates",
     "square-error": "weightloom.experiments.depth.square_error:SquareError",
+    "sobolev": "weightloom.experiments.depth.sobolev:Sobolev",
+    "maurey": "weightloom.experiments.width.maurey:Maurey",
     "legendre-tails": "weightloom.experiments.separation.tails:LegendreTails",
 }
 
