@@ -25,6 +25,7 @@ _PLACES = {
     "square-error": "weightloom.experiments.depth.square_error:SquareError",
     "sobolev": "weightloom.experiments.depth.sobolev:Sobolev",
     "maurey": "weightloom.experiments.width.maurey:Maurey",
+    "barron": "weightloom.experiments.width.barron:Barron",
     "legendre-tails": "weightloom.experiments.separation.tails:LegendreTails",
 }
 
