@@ -26,6 +26,7 @@ _PLACES = {
     "sobolev": "weightloom.experiments.depth.sobolev:Sobolev",
     "maurey": "weightloom.experiments.width.maurey:Maurey",
     "barron": "weightloom.experiments.width.barron:Barron",
+    "near-init": "weightloom.experiments.width.near_init:NearInit",
     "legendre-tails": "weightloom.experiments.separation.tails:LegendreTails",
 }
 
