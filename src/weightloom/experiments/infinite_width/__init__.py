@@ -1,0 +1,1 @@
+"""On Infinite-Width Hypernetworks: every figure and the table, and what it could not reach."""
