@@ -68,51 +68,51 @@ def good(results: Sequence[Result], part: str) -> list[Result]:
 
 
 def series(results: Sequence[Result], activation: str, kind: str) -> Series | None:
-    """Moved networks. A root mean square over seeds first: single errors can be zero."""
-    every = [one for one in good(results, "moved") if one.run.config["activation"] == activation]
+    """Moved networks. Slopes are of root mean squares over seeds: single errors can be zero."""
+    every = _of(results, "moved", activation)
     if not every:
         return None
-    widths = sorted({int(one.run.config["width"]) for one in every})
-    squares = [
-        mean_of([r.outcome.metrics[kind] ** 2 for r in every if r.run.config["width"] == width])
-        for width in widths
-    ]
-    values, margins = _roots([one for one in squares if one is not None])
-    return Series(activation, kind, tuple(widths), values, margins, _fit(widths, values))
-
-
-def _roots(squares: Sequence[Mean]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    values = tuple(math.sqrt(one.value) for one in squares)
-    margins = tuple(
-        0.0 if math.isnan(one.margin) or not value else one.margin / (2 * value)
-        for one, value in zip(squares, values, strict=True)
-    )
-    return values, margins
-
-
-def _fit(widths: Sequence[int], values: Sequence[float]) -> Slope | None:
-    pairs = [(w, v) for w, v in zip(widths, values, strict=True) if v > 0]
-    return fit_slope([math.log10(w) for w, _ in pairs], [math.log10(v) for _, v in pairs])
+    widths, values, margins = _over_seeds(every, kind)
+    return Series(activation, kind, widths, values, margins, _fit(widths, values))
 
 
 def trained(results: Sequence[Result], activation: str, kind: str) -> Series | None:
     """Trained networks; each seed has data, and so a level, of its own."""
-    every = [one for one in good(results, "trained") if one.run.config["activation"] == activation]
+    every = _of(results, "trained", activation)
     if not every:
         return None
-    widths = sorted({int(one.run.config["width"]) for one in every})
-    squares = [
-        mean_of([r.outcome.metrics[kind] ** 2 for r in every if r.run.config["width"] == width])
-        for width in widths
-    ]
-    values, margins = _roots([one for one in squares if one is not None])
     positive = [one for one in every if one.outcome.metrics[kind] > 0]
     slope = fit_slope(
         [math.log10(one.run.config["width"]) for one in positive],
         [math.log10(one.outcome.metrics[kind]) for one in positive],
         [one.run.seed for one in positive],
     )
-    return Series(activation, kind, tuple(widths), values, margins, slope)
+    return Series(activation, kind, *_over_seeds(every, kind), slope)
+
+
+def _of(results: Sequence[Result], part: str, activation: str) -> list[Result]:
+    return [one for one in good(results, part) if one.run.config["activation"] == activation]
+
+
+def _over_seeds(
+    every: Sequence[Result], kind: str
+) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+    """Widths, root mean squares over seeds, and half of their intervals."""
+    squares: dict[int, list[float]] = {}
+    for one in every:
+        squares.setdefault(one.run.config["width"], []).append(one.outcome.metrics[kind] ** 2)
+    widths, values, margins = tuple(sorted(squares)), [], []
+    for width in widths:
+        mean = mean_of(squares[width]) or Mean(math.nan, math.nan, 0)
+        root = math.sqrt(mean.value)
+        values.append(root)
+        margins.append(0.0 if math.isnan(mean.margin) or not root else mean.margin / (2 * root))
+    return widths, tuple(values), tuple(margins)
+
+
+def _fit(widths: Sequence[int], values: Sequence[float]) -> Slope | None:
+    pairs = [(w, v) for w, v in zip(widths, values, strict=True) if v > 0]
+    return fit_slope([math.log10(w) for w, _ in pairs], [math.log10(v) for _, v in pairs])
 
 
 def verdicts(results: Sequence[Result]) -> list[Verdict]:
@@ -172,7 +172,7 @@ def _attained(results: Sequence[Result], activation: str) -> Verdict:
 
 def _training_rate(results: Sequence[Result], activation: str) -> Verdict:
     name, rate = ("ReLU", "m^-1/6") if activation == "relu" else ("smooth", "m^-1/2")
-    claim = f"{name}: after training the error falls like the bound's {rate}"
+    claim = f"{name}: {rate} is the rate after training, too"
     found = trained(results, activation, "rms")
     if found is None:
         return Verdict(claim, "no data", "nothing trained")
