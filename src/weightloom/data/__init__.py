@@ -1,8 +1,12 @@
 """Image sets and what is done to images before a network sees them; functions to be learned."""
 
 from weightloom.data.bumps import BumpTarget, CubeTarget, FactoredTarget, FourierTarget
+from weightloom.data.cifar import load_cifar10
 from weightloom.data.digits import ImageSplit, load_digits
+from weightloom.data.image_sets import load_mnist_or_digits
+from weightloom.data.image_sets_base import DataError, ImageSet, MissingDataError
 from weightloom.data.images import pixel_centres, shift
+from weightloom.data.mnist import load_mnist
 from weightloom.data.targets import (
     TARGET_INITS,
     TARGETS,
@@ -20,6 +24,12 @@ __all__ = [
     # Images
     "ImageSplit",
     "load_digits",
+    "ImageSet",
+    "load_mnist",
+    "load_cifar10",
+    "load_mnist_or_digits",
+    "DataError",
+    "MissingDataError",
     "pixel_centres",
     "shift",
     # Random functions y(x, I)
