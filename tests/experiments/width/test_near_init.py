@@ -10,12 +10,12 @@ import torch
 from weightloom.construct.near_init import Shallow, linearize, relu_bound, relu_worst
 from weightloom.experiments import all_experiments
 from weightloom.experiments.width.near_init import NearInit
+from weightloom.experiments.width.near_init_claims import verdicts
 from weightloom.experiments.width.near_init_numbers import (
     COUNTED,
     RATE,
     series,
     trained,
-    verdicts,
 )
 from weightloom.experiments.width.near_init_train import (
     descend,

@@ -139,6 +139,6 @@ class NearInit(Experiment):
         return draw_near_init(results)
 
     def table(self, results: Sequence[Result]) -> Table:
-        from weightloom.experiments.width.near_init_numbers import near_init_table
+        from weightloom.experiments.width.near_init_claims import near_init_table
 
         return near_init_table(results, self.title)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weightloom.experiments.width.near_init_claims import verdicts
 from weightloom.experiments.width.near_init_numbers import (
     RATE,
     Series,
     good,
     series,
     trained,
-    verdicts,
 )
 from weightloom.experiments.width.panels import double_log, fitted
 from weightloom.experiments.width.verdicts import in_short, slope_text
