@@ -28,6 +28,7 @@ _PLACES = {
     "barron": "weightloom.experiments.width.barron:Barron",
     "near-init": "weightloom.experiments.width.near_init:NearInit",
     "legendre-tails": "weightloom.experiments.separation.tails:LegendreTails",
+    "depth-separation": "weightloom.experiments.separation.depth:DepthSeparation",
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from weightloom.construct import separation
+from weightloom.experiments.separation.networks import depth3_widths
 from weightloom.experiments.separation.waves import sine_tails
 from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
 
@@ -155,12 +156,7 @@ def measure_widths(last: int) -> Outcome:
 def built_log2_width(d: int, eps: float = math.sqrt(separation.SQUARED_ERROR)) -> float:
     """log2 of the wider layer of `construct.depth3` for sin(pi d^3 <x, x'>), without building it.
 
-    2 ceil(L / eps) units interpolate the sine, 2 d ceil(sqrt(2 d L / eps) / 2) the inner product.
-
     >>> round(2 ** built_log2_width(3, eps=0.1))
     1698
     """
-    steep = math.pi * d**3 / eps
-    outer = 2 * math.ceil(steep)
-    inner = 2 * d * math.ceil(math.sqrt(2 * d * steep) / 2)
-    return math.log2(max(outer, inner))
+    return math.log2(max(depth3_widths(d, math.pi * d**3, eps)))

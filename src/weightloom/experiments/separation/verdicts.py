@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["HOLDS", "FAILS", "NO_DATA", "UNCLEAR", "Verdict", "decide", "lines"]
+__all__ = ["FAILS", "HOLDS", "NO_DATA", "PARTLY", "UNCLEAR", "Verdict", "decide", "lines"]
 
-HOLDS, FAILS, UNCLEAR, NO_DATA = "holds", "fails", "unclear", "no data"
+HOLDS, FAILS, PARTLY = "holds", "fails", "holds in part"
+UNCLEAR, NO_DATA = "unclear", "no data"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``verdict`` is one of the four words above."""
+    """``verdict`` is one of the five words above."""
 
     claim: str
     verdict: str
