@@ -11,7 +11,13 @@ import torch
 
 from weightloom.errors import ConfigError
 from weightloom.experiments import all_experiments
-from weightloom.experiments.width.maurey import TARGETS, Maurey, make_case, measure
+from weightloom.experiments.width.maurey import (
+    TARGETS,
+    Maurey,
+    _stream,
+    make_case,
+    measure,
+)
 from weightloom.experiments.width.maurey_numbers import laws, pooled_slope, verdicts, walk_above
 from weightloom.lab import SCALES, Outcome, Result, Run, Workspace, wanted
 
@@ -94,6 +100,27 @@ def test_a_run_is_the_same_each_time_and_unlike_others():
         measure(config("step"), 0),
     ]
     assert all(other.metrics["error"] != first["error"] for other in others)
+
+
+def test_no_two_runs_share_their_draws():
+    runs = Maurey().runs("laptop")
+    assert len({_stream(run.config, run.seed) for run in runs}) == len(runs)
+
+
+def test_printed_bound_is_the_mass_squared():
+    """sin 2 pi x has total variation 4; half of its neurons are on at a uniform point."""
+    found = measure(config("sine", width=10, trials=2), 0).metrics
+    assert found["printed"] == pytest.approx(16 / 10)
+    assert found["bound"] == pytest.approx(8 / 10)
+
+
+def test_a_group_has_one_measure():
+    """`execute` makes it once: a group may hold one target and one seed only."""
+    experiment = Maurey()
+    groups = {}
+    for run in experiment.runs("laptop"):
+        groups.setdefault(experiment.group(run), set()).add((run.config["target"], run.seed))
+    assert all(len(kinds) == 1 for kinds in groups.values())
 
 
 def test_unknown_target():
