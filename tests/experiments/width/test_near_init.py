@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from weightloom.construct.near_init import Shallow, linearize, relu_bound, relu_worst
+from weightloom.construct.near_init import Shallow, linearize
 from weightloom.experiments import all_experiments
 from weightloom.experiments.width.near_init import NearInit
 from weightloom.experiments.width.near_init_claims import verdicts
@@ -22,7 +22,6 @@ from weightloom.experiments.width.near_init_train import (
     make_data,
     measure_moved,
     measure_trained,
-    sharp_bound,
 )
 from weightloom.lab import SCALES, Outcome, Result, Run, Workspace, wanted
 
@@ -155,24 +154,6 @@ def test_trained_error_is_that_of_the_taylor_model(activation):
     assert found["largest_row"] <= found["distance"]
     assert found["rms"] <= found["sup"] <= found["bound"]
     assert found["worst"] <= found["bound"]
-
-
-@pytest.mark.parametrize(("width", "radius"), [(64, 0.1), (1024, 1.0), (65536, 7.0)])
-def test_sharp_bound_is_that_of_the_library(width, radius):
-    """Where its search finds the best tau; elsewhere the grid's is smaller, and no tau is wrong."""
-    theirs = relu_bound(width, radius, 0.01, width**-0.5, form="sharp", around="init")
-    assert sharp_bound(width, radius, width**-0.5) == pytest.approx(theirs, rel=1e-3)
-
-
-@pytest.mark.parametrize("radius", [0.5, 3.0, 7.0])
-def test_sharp_bound_is_kept_by_the_worst(radius):
-    x = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    for width in (50, 1000, 8000):
-        net = Shallow.draw(width, 3, seed=width)
-        bound = sharp_bound(width, radius, net.largest_out)
-        assert relu_worst(net, x, radius).error <= bound <= radius * (1 + 1e-12)
-        theirs = relu_bound(width, radius, 0.01, net.largest_out, form="sharp", around="init")
-        assert bound <= theirs * (1 + 1e-3)
 
 
 def test_diverged_training_is_said_to_be():

@@ -96,9 +96,16 @@ def _switching(width: int, radius: float, delta: float, moving: int) -> float:
 
 
 def _smallest(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where f is smallest, by golden section; any point is a valid tau, so precision is comfort."""
+    """Where f is smallest: the best of many places, then golden section around it.
+
+    Counts of nodes have a valley and, for large radii, a plateau where all have switched; golden
+    section alone may end there. Any point is a valid tau, so precision is comfort.
+    """
+    step = (high - low) / 400
+    best = min((low + step * i for i in range(401)), key=f)
+    low, high = best - step, best + step
     golden = (math.sqrt(5) - 1) / 2
-    for _ in range(80):
+    for _ in range(40):
         left, right = high - golden * (high - low), low + golden * (high - low)
         if f(left) < f(right):
             high = right

@@ -20,7 +20,7 @@ from torch import Tensor
 from weightloom.construct.near_init import (
     Shallow,
     attack,
-    near_zero_bound,
+    relu_bound,
     relu_worst,
     smooth_bound,
     taylor_errors,
@@ -35,7 +35,6 @@ __all__ = [
     "make_data",
     "measure_moved",
     "measure_trained",
-    "sharp_bound",
 ]
 
 DELTA = 0.01
@@ -121,20 +120,6 @@ def descend(net: Shallow, data: Data, *, rate: float, goal: float, max_steps: in
     return Descent(hidden, step, first, loss, curves)
 
 
-def sharp_bound(width: int, radius: float, largest_out: float) -> float:
-    """Prop. 3.7 around V0 as its proof gives it, at the best tau of a fine grid.
-
-    What `relu_bound` (sharp) computes, which searches for the best tau from a bracket that suits
-    small radii; training goes further, where the number of nodes that may switch has a second
-    valley.
-    """
-    taus = (radius * math.exp(step / 50) for step in range(-800, 201))
-    switching = min(
-        near_zero_bound(width, tau, DELTA, form="sharp") + (radius / tau) ** 2 for tau in taus
-    )
-    return largest_out * radius * math.sqrt(min(switching, width))
-
-
 def measure_trained(config: Mapping[str, Any], seed: int) -> Outcome:
     """``rms`` and ``sup`` of F - F_0 on test points at the end; ``bound`` of the propositions at
     the distance travelled; ``worst``, how bad V could be at that distance (at the first point)."""
@@ -151,7 +136,7 @@ def measure_trained(config: Mapping[str, Any], seed: int) -> Outcome:
     gap = net(data.test, found.hidden) - net.taylor(data.test, found.hidden)
     distance = float((found.hidden - net.hidden).norm())
     if name == "relu":
-        bound = sharp_bound(width, distance, net.largest_out)
+        bound = relu_bound(width, distance, DELTA, net.largest_out, form="sharp", around="init")
         worst = relu_worst(net, data.test[0], distance).error
     else:
         bound = smooth_bound(net.sigma.smoothness, distance, net.largest_out)
