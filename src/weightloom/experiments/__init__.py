@@ -24,6 +24,7 @@ _PLACES = {
     "rates": "weightloom.experiments.modularity.rates:Rates",
     "square-error": "weightloom.experiments.depth.square_error:SquareError",
     "sobolev": "weightloom.experiments.depth.sobolev:Sobolev",
+    "pieces": "weightloom.experiments.depth.pieces:Pieces",
     "maurey": "weightloom.experiments.width.maurey:Maurey",
     "barron": "weightloom.experiments.width.barron:Barron",
     "near-init": "weightloom.experiments.width.near_init:NearInit",
