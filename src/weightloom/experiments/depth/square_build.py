@@ -14,7 +14,7 @@ from weightloom.errors import ConfigError
 
 __all__ = ["LOWERED", "deep_square", "errors", "shallow_square", "shape", "started"]
 
-# How far below the interpolation the best network is, in squares of the spacing: for the largest
+# How far below the interpolation the network is, in squares of the spacing: for the largest
 # error half of what the interpolation is above x^2, for the mean square its mean.
 LOWERED = {"sup": 1 / 8, "l2": 1 / 6}
 
@@ -95,7 +95,7 @@ def started(kind: str, i: int, start: str, noise: float, seed: int) -> nn.Sequen
     """A network to be trained, in double precision.
 
     ``start`` "default": as PyTorch makes it. "spread": He normal weights, and the bends of the
-    first layer drawn from [0, 1], where x^2 is asked for. "built": the best network for its shape
+    first layer drawn from [0, 1], where x^2 is asked for. "built": what was built for its shape
     (`shallow_square` or `deep_square`), every weight multiplied by 1 + ``noise`` times a normal
     number.
     """

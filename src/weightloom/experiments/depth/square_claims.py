@@ -30,7 +30,7 @@ NEAR = 2.0
 
 
 def slopes(results: Sequence[Result]) -> tuple[Slope | None, Slope | None]:
-    """Of log4 of h_i's error against i; of log of the best shallow error against log of nodes."""
+    """Of log4 of h_i's error against i; of log of the shallow error against log of nodes."""
     deep = built(results, "deep", "")
     wide = [pair for pair in built(results, "shallow", "sup") if pair[0] >= FIT_FROM]
     return (

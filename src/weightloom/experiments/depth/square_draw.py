@@ -64,7 +64,7 @@ def _largest(panel: Axes, results: Sequence[Result]) -> None:
     panel.set_title("largest error, built")
     deep, wide = built(results, "deep", ""), built(results, "shallow", "sup")
     _line(panel, [(m["nodes"], m["sup"]) for _, m in deep], 0, "deep: h_i, 4^-(i+1)")
-    _line(panel, [(m["nodes"], m["sup"]) for _, m in wide], 1, "best single layer")
+    _line(panel, [(m["nodes"], m["sup"]) for _, m in wide], 1, "single layer, built")
     floor = [(n, 1 / (8 * pieces_bound([n]) ** 2)) for n, _ in wide]
     _guide(panel, floor, "limit of a single layer")
     _finish(panel, "largest error")
@@ -74,7 +74,7 @@ def _mean_square(panel: Axes, results: Sequence[Result]) -> None:
     panel.set_title("L2 error, built")
     deep, wide = built(results, "deep", "l2"), built(results, "shallow", "l2")
     _line(panel, [(m["nodes"], m["l2"]) for _, m in deep], 0, "deep: h_i lowered")
-    _line(panel, [(m["nodes"], m["l2"]) for _, m in wide], 1, "best single layer")
+    _line(panel, [(m["nodes"], m["l2"]) for _, m in wide], 1, "single layer, built")
     floor = [(n, math.sqrt(square_bound(pieces_bound([n])))) for n, _ in wide]
     _guide(panel, floor, "limit of a single layer")
     printed = [(n, math.sqrt(printed_square_bound(n, 1))) for n, _ in wide]
@@ -92,7 +92,7 @@ def _pieces(
     _line(panel, [(m["nodes"], m["pieces"]) for _, m in deep], 0, "h_i: 2^i")
     most = max((m["nodes"] for _, m in deep), default=math.inf)
     few = [(m["nodes"], m["pieces"]) for _, m in wide if m["nodes"] <= most]
-    _line(panel, few, 1, "best single layer: m + 1")
+    _line(panel, few, 1, "single layer, built: m + 1")
     for number, kind in ((2, "three"), (3, "narrow")):
         points = [
             (one.outcome.metrics["nodes"], one.outcome.metrics["pieces"])

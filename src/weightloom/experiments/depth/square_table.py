@@ -27,9 +27,9 @@ def square_table(results: Sequence[Result], title: str) -> Table:
     rows: list[list[Cell]] = []
     names = {
         ("deep", ""): "h_i",
-        ("deep", "l2"): "h_i lowered, nearest in L2",
-        ("shallow", "sup"): "shallow, least largest error",
-        ("shallow", "l2"): "shallow, nearest in L2",
+        ("deep", "l2"): "h_i lowered, for L2",
+        ("shallow", "sup"): "shallow, for the largest error",
+        ("shallow", "l2"): "shallow, for L2",
     }
     for (network, best), name in names.items():
         for size, m in built(results, network, best):
