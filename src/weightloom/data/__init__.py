@@ -7,6 +7,7 @@ from weightloom.data.image_sets import load_mnist_or_digits
 from weightloom.data.image_sets_base import DataError, ImageSet, MissingDataError
 from weightloom.data.images import pixel_centres, shift
 from weightloom.data.mnist import load_mnist
+from weightloom.data.rotation import angle_class, rotate
 from weightloom.data.targets import (
     TARGET_INITS,
     TARGETS,
@@ -32,6 +33,8 @@ __all__ = [
     "MissingDataError",
     "pixel_centres",
     "shift",
+    "rotate",
+    "angle_class",
     # Random functions y(x, I)
     "Target",
     "NetworkTarget",

@@ -1,0 +1,109 @@
+"""Figure 5 as it is drawn here: accuracy and loss over width, in three settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from weightloom.experiments.infinite_width.fig5_numbers import (
+    SETTING_NAMES,
+    in_setting,
+    wide_verdicts,
+)
+from weightloom.experiments.infinite_width.fig5_train import SETTINGS
+from weightloom.experiments.infinite_width.rotations_numbers import by, value_of
+from weightloom.experiments.width.panels import plain_ticks
+from weightloom.experiments.width.verdicts import in_short, mean_of
+from weightloom.lab import Result
+from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_wide"]
+
+GREY = "#777777"
+
+
+def draw_wide(results: Sequence[Result]) -> Mapping[str, Figure]:
+    if not results:
+        return {}
+    figure, axes = new_figure(1, 2, size=(5.2, 3.8))
+    for k, setting in enumerate(SETTINGS):
+        group = in_setting(results, setting)
+        if group:
+            _accuracy(axes[0], group, k, SETTING_NAMES[setting])
+            _loss(axes[1], group, k)
+    metrics, config = results[0].outcome.metrics, results[0].run.config
+    axes[0].axhline(metrics["chance"], color=GREY, ls="--", lw=1.0)
+    axes[0].set_ylim(0.0, 1.02)
+    axes[0].set_ylabel("test accuracy")
+    axes[1].set_yscale("log")
+    axes[1].set_ylabel("test loss over that of the uniform guess")
+    axes[1].axhline(1.0, color=GREY, ls="--", lw=1.0)
+    for panel in axes:
+        panel.set_xscale("log")
+        panel.set_xlabel("width n (learning rate sqrt(n))")
+        plain_ticks(panel.xaxis)
+    figure.legend(loc="outside upper center", ncols=2)
+    images = "scikit-learn's digits (no MNIST was found)" if metrics["digits"] > 0 else "MNIST"
+    caption(
+        figure,
+        f"One hidden layer of n units on {images}, {config['train_images']:,} images, "
+        f"{config['epochs']} epochs of SGD with batches of {config['batch_size']}; mean and "
+        f"standard deviation over seeds, dots are single runs. Losses are relative to those of a "
+        f"network that knows nothing (log 10, and 0.09 for the squared error); a run whose loss is "
+        f"no longer a number is drawn at the accuracy of the commonest class (dashed) and has no "
+        f"loss. {in_short(wide_verdicts(results))}",
+    )
+    return {"": figure}
+
+
+def _accuracy(panel: Axes, group: Sequence[Result], k: int, label: str) -> None:
+    points = by(group, "width")
+    places = [width * 1.06 ** (k - 1) for (width,) in points]
+    values = [[value_of(result, "accuracy") for result in each] for each in points.values()]
+    _line(panel, places, values, k, label)
+
+
+def _loss(panel: Axes, group: Sequence[Result], k: int) -> None:
+    unit = math.log(10.0) if group[0].run.config["objective"] == "cross_entropy" else 0.09
+    places, values = [], []
+    for (width,), each in by(group, "width").items():
+        losses = [result.outcome.metrics["test_loss"] / unit for result in each]
+        good = [loss for loss in losses if math.isfinite(loss) and loss > 0]
+        if good:
+            places.append(width * 1.06 ** (k - 1))
+            values.append(good)
+    if places:
+        _line(panel, places, values, k, None)
+
+
+def _line(
+    panel: Axes,
+    places: Sequence[float],
+    values: Sequence[Sequence[float]],
+    k: int,
+    label: str | None,
+) -> None:
+    means = [mean_of(each) for each in values]
+    colour = COLOURS[k]
+    panel.errorbar(
+        places,
+        [mean.value if mean is not None else math.nan for mean in means],
+        yerr=[_deviation(each) for each in values],
+        color=colour,
+        marker=MARKERS[k],
+        label=label,
+    )
+    for place, each in zip(places, values, strict=True):
+        panel.plot([place] * len(each), each, ".", color=colour, ms=4, alpha=0.6)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return 0.0
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))

@@ -1,0 +1,95 @@
+"""Accuracies and losses over width, and what they say about training with the rate sqrt(n)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weightloom.experiments.infinite_width.fig5_train import SETTINGS
+from weightloom.experiments.infinite_width.rotations_numbers import by, difference, judge, value_of
+from weightloom.experiments.width.verdicts import Mean, Verdict, mean_of
+from weightloom.lab import Result, Table
+
+__all__ = ["SETTING_NAMES", "USABLE", "in_setting", "wide_table", "wide_verdicts"]
+
+SETTING_NAMES = {
+    ("ntk", "cross_entropy"): "NTK parametrisation, cross-entropy",
+    ("ntk", "mse"): "NTK parametrisation, mean squared error",
+    ("standard", "cross_entropy"): "standard parametrisation, cross-entropy",
+}
+#: A linear classifier reaches more on these images; a network that "can be trained" does too.
+USABLE = 0.8
+
+
+def in_setting(results: Sequence[Result], setting: tuple[str, str]) -> list[Result]:
+    form, objective = setting
+    return [
+        result
+        for result in results
+        if result.run.config["parametrisation"] == form
+        and result.run.config["objective"] == objective
+    ]
+
+
+def wide_verdicts(results: Sequence[Result]) -> list[Verdict]:
+    """In every setting: can all widths be trained, and is the widest better than the narrowest?"""
+    found = []
+    for setting in SETTINGS:
+        name = SETTING_NAMES[setting]
+        widths = by(in_setting(results, setting), "width")
+        ends = {width: _mean(group) for (width,), group in widths.items()}
+        said = ", ".join(f"{end.text()} at {width:,}" for width, end in ends.items())
+        found.append(
+            Verdict(f"{name}: every width can be trained", _trained(list(ends.values())), said)
+        )
+        if len(widths) < 2:
+            found.append(Verdict(f"{name}: accuracy improves with width", "no data", "one width"))
+            continue
+        (first, narrow), *_, (last, wide) = widths.items()
+        gap = difference(wide, narrow, "accuracy")
+        text = gap.text() if gap is not None else "no common seed"
+        found.append(
+            Verdict(
+                f"{name}: accuracy improves with width",
+                judge(gap),
+                f"{last[0]:,} over {first[0]:,}: {text}",
+            )
+        )
+    return found
+
+
+def _mean(group: Sequence[Result]) -> Mean:
+    found = mean_of([value_of(result, "accuracy") for result in group])
+    return found if found is not None else Mean(math.nan, math.nan, 0)
+
+
+def _trained(ends: Sequence[Mean]) -> str:
+    if not ends:
+        return "no data"
+    return "holds" if all(end.value > USABLE for end in ends) else "fails"
+
+
+def wide_table(results: Sequence[Result], title: str) -> Table:
+    rows = []
+    for setting in SETTINGS:
+        for (width,), group in by(in_setting(results, setting), "width").items():
+            end = _mean(group)
+            losses = [result.outcome.metrics["test_loss"] for result in group]
+            loss = mean_of([value for value in losses if math.isfinite(value)])
+            metrics = group[0].outcome.metrics
+            rows.append(
+                (
+                    SETTING_NAMES[setting],
+                    width,
+                    metrics["learning_rate"],
+                    end.value,
+                    None if math.isnan(end.margin) else end.margin,
+                    loss.value if loss is not None else None,
+                    len(group),
+                    sum(result.outcome.status == "diverged" for result in group),
+                    "yes" if metrics["digits"] > 0 else "no",
+                )
+            )
+    columns = ("setting", "width", "rate", "accuracy", "± 95%", "test loss", "seeds", "diverged",
+               "digits instead")  # fmt: skip
+    return Table(columns, rows, title, ["", *(one.text() for one in wide_verdicts(results))])

@@ -1,0 +1,141 @@
+"""Figures 2 and 4 as they are drawn here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from weightloom.experiments.infinite_width.rotations_numbers import (
+    by,
+    epoch_verdicts,
+    rate_verdicts,
+    setting_name,
+    value_of,
+)
+from weightloom.experiments.width.verdicts import Mean, in_short, mean_of
+from weightloom.lab import Result
+from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_epochs", "draw_rates"]
+
+GREY = "#777777"
+
+
+def draw_epochs(results: Sequence[Result]) -> Mapping[str, Figure]:
+    """Accuracy over epochs; one row for each set and initialisation, one column for each depth."""
+    if not results:
+        return {}
+    figure = _panels(results, _epoch_panel, "epoch")
+    config = results[0].run.config
+    caption(
+        figure,
+        f"Test accuracy over epochs; mean and standard deviation over seeds. g is as deep as the "
+        f"title says and as wide as the colour says; f has {config['f_depth']} layers and is "
+        f"{config['f_width']} wide; SGD, learning rate {config['learning_rate']:g}, batches of "
+        f"{config['batch_size']}, {config['train_images']:,} images. Dashed: always saying the "
+        f"commonest class. {in_short(epoch_verdicts(results))}",
+    )
+    return {"": figure}
+
+
+def draw_rates(results: Sequence[Result]) -> Mapping[str, Figure]:
+    """Accuracy at the end over the learning rate."""
+    if not results:
+        return {}
+    figure = _panels(results, _rate_panel, "learning rate")
+    config = results[0].run.config
+    caption(
+        figure,
+        f"Test accuracy after {config['epochs']} epochs of {config['train_images']:,} images; mean "
+        f"and standard deviation over seeds. A cross says that all runs there diverged; where some "
+        f"did, they count as knowing nothing. Dashed: always saying the commonest class. "
+        f"{in_short(rate_verdicts(results))}",
+    )
+    return {"": figure}
+
+
+def _panels(
+    results: Sequence[Result], draw: Callable[[Axes, Sequence[Result], str, int], None], x: str
+) -> Figure:
+    rows = by(results, "images", "init")
+    depths = [depth for (depth,) in by(results, "depth")]
+    figure, axes = new_figure(len(rows), len(depths), size=(4.0, 3.1), sharex=True, sharey="row")
+    for i, ((images, init), group) in enumerate(rows.items()):
+        name = setting_name(images, init, group)
+        for j, depth in enumerate(depths):
+            panel = axes[i * len(depths) + j]
+            mine = [result for result in group if result.run.config["depth"] == depth]
+            panel.set_title(f"{name}\n{depth} layers in g", size=10)
+            for k, ((width,), each) in enumerate(by(mine, "width").items()):
+                draw(panel, each, f"width {width}", k)
+            if mine:
+                panel.axhline(mine[0].outcome.metrics["chance"], color=GREY, ls="--", lw=1.0)
+                panel.legend(loc="best", fontsize=9)
+            panel.set_xlabel(x)
+        axes[i * len(depths)].set_ylabel("test accuracy")
+    return figure
+
+
+def _epoch_panel(panel: Axes, group: Sequence[Result], label: str, k: int) -> None:
+    epochs = int(group[0].run.config["epochs"])
+    ends: list[Mean] = []
+    for epoch in range(epochs):
+        values = [_after(result, epoch) for result in group]
+        mean = mean_of(values)
+        if mean is not None:
+            ends.append(mean)
+    spread = [_deviation([_after(result, epoch) for result in group]) for epoch in range(epochs)]
+    places = [epoch + 1 + 0.08 * (k - 1) for epoch in range(epochs)]
+    panel.errorbar(
+        places,
+        [end.value for end in ends],
+        yerr=spread,
+        color=COLOURS[k % len(COLOURS)],
+        marker=MARKERS[k % len(MARKERS)],
+        markersize=3.5,
+        linewidth=1.4,
+        elinewidth=0.8,
+        capsize=1.5,
+        label=label,
+    )
+
+
+def _rate_panel(panel: Axes, group: Sequence[Result], label: str, k: int) -> None:
+    rates = by(group, "learning_rate")
+    places = [rate * 1.12 ** (k - 1) for (rate,) in rates]
+    values = [[value_of(result, "accuracy") for result in each] for each in rates.values()]
+    colour = COLOURS[k % len(COLOURS)]
+    panel.set_xscale("log")
+    panel.errorbar(
+        places,
+        [sum(each) / len(each) for each in values],
+        yerr=[_deviation(each) for each in values],
+        color=colour,
+        marker=MARKERS[k % len(MARKERS)],
+        markersize=4.5,
+        linewidth=1.4,
+        label=label,
+    )
+    for place, each in zip(places, rates.values(), strict=True):
+        if all(result.outcome.status == "diverged" for result in each):
+            height = each[0].outcome.metrics["chance"]
+            panel.plot(place, height, "x", color=colour, ms=10, mew=2)
+
+
+def _after(result: Result, epoch: int) -> float:
+    """Accuracy after so many epochs; of knowing nothing once it diverged."""
+    _, values = result.outcome.curves.get("accuracy", ([], []))
+    good = epoch < len(values) and math.isfinite(values[epoch])
+    return values[epoch] if good else result.outcome.metrics["chance"]
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return 0.0
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
