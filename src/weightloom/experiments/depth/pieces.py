@@ -120,7 +120,7 @@ class Pieces(Experiment):
             return float(0.005 + lines * (config["width"] * config["depth"]) ** 1.5 / 6e5)
         if config["part"] == "sawtooth":
             return float(0.005 + 2 ** config["depth"] / 1e5)
-        return float(config["steps"] * config["depth"] * (1 + config["width"] / 32) * 1.5e-4)
+        return float(config["steps"] * config["depth"] * (1 + config["width"] / 32) * 9e-5)
 
     def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
         part = runs[0].config["part"]

@@ -30,7 +30,7 @@ class Plan:
 
 
 PLANS = {
-    "smoke": Plan({1: 3, 2: 2}, TARGETS[:1], 1_500, 300),
+    "smoke": Plan({1: 2, 2: 1}, TARGETS[:1], 1_500, 300),
     "laptop": Plan({1: 9, 2: 8, 3: 7}, TARGETS, 10_000, 2_000),
     "paper": Plan({1: 11, 2: 9, 3: 8}, TARGETS, 150_000, 20_000),
 }
@@ -80,7 +80,7 @@ class Sobolev(Experiment):
     def cost(self, run: Run) -> float:
         """Seconds on one core: derivatives and the search for the largest error."""
         config = run.config
-        return float(0.1 + config["d"] * config["points"] * config["max_nodes"] ** 0.5 / 1e6)
+        return float(0.1 + config["d"] * config["points"] * config["max_nodes"] ** 0.5 / 2e6)
 
     def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
         for run in runs:
