@@ -97,6 +97,13 @@ def test_the_bound_is_not_for_every_sample():
     assert row.error < row.bound
 
 
+def test_errors_that_equal_the_bound_are_not_above_it():
+    """sin 2 pi x at x = 1 is a random walk: (S_k / k)^2 is exactly 1 / 4 for S_4 = +-2."""
+    (row,) = sampling_law(sine(), [4], line(2)[1:], trials=2000, generator=generator(5))
+    share = 2 / 2**4  # S_4 = +-4 alone is above
+    assert row.above == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 2000))
+
+
 def test_standard_errors():
     """Two signs at x = 1: the squared error is 16 or 0, so one trial has standard deviation 8."""
     one = torch.ones(1, 1, dtype=torch.float64)

@@ -194,7 +194,9 @@ def sampling_law(
             [_error(form.sample(width, generator), points, wanted) for _ in range(trials)]
         )
         spread = float(errors.std()) / math.sqrt(trials)
-        above = float((errors > bound).double().mean())
+        # Errors that equal the bound are not above it, whatever rounding says: ties are common
+        # where errors are those of a random walk.
+        above = float((errors > bound * (1 + 1e-9)).double().mean())
         rows.append(LawRow(width, float(errors.mean()), spread, bound, above))
     return rows
 
