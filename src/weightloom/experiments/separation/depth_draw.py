@@ -102,7 +102,7 @@ def _powers(panel: Axes, every: Sequence[Point], built: Built) -> None:
         _stars(panel, list(hands.items()), True, "by hand, every depth")
     panel.set_xlabel("power k")
     panel.set_title("Sawtooth Δᵏ on [0, 1]")
-    _finish(panel, FLOOR / 3)
+    _finish(panel, FLOOR / 3, below=False)
 
 
 def _errors(panel: Axes, every: Sequence[Point]) -> None:
@@ -144,12 +144,12 @@ def _stars(panel: Axes, stars: Sequence[tuple[float, float]], filled: bool, labe
     )
 
 
-def _finish(panel: Axes, low: float) -> None:
+def _finish(panel: Axes, low: float, below: bool = True) -> None:
     panel.axhline(1.0, color="#777777", linewidth=1.0, zorder=0)
     panel.set_yscale("log")
     panel.set_ylim(low, 2.0)
     panel.set_ylabel("squared error / variance")
-    panel.legend(loc="lower right", fontsize=9)
+    panel.legend(loc="lower right" if below else "center right", fontsize=9)
 
 
 def _pieces(panel: Axes, every: Sequence[Point]) -> None:
