@@ -264,7 +264,10 @@ def test_figure_and_table_from_results_alone():
     assert bounds["prod (m_l + 1)"].get_ydata()[1] == 81
     assert bounds["(2 m / L)^L, Lemma 4.9"].get_ydata()[1] == 256
     text = Pieces().table(results).text()
-    assert "HOLDS: no network has more pieces than" in text
+    assert (
+        "no network has more pieces than prod (m_l + 1), which is at most (2 m / L)^L: HOLDS"
+        in text
+    )
     assert "Delta^L, weights 0.1 off" in text
     assert Pieces().figures([]) == {}
     assert "NO DATA" in Pieces().table([]).text()

@@ -222,7 +222,7 @@ def test_figure_and_table_from_results_alone():
     assert legend[0].get_text() == "r = 2: 0.50 built, 0.50 finest; d/r = 0.50"
     assert "none of 72 networks is above it" in " ".join(figure.texts[0].get_text().split())
     text = Sobolev().table(results).text()
-    assert "HOLDS: every network keeps its certified bound" in text
+    assert "its certified bound, and that is at most eps: HOLDS" in text
     assert Sobolev().figures([]) == {}
     assert "NO DATA" in Sobolev().table([]).text()
 

@@ -262,7 +262,7 @@ def test_figure_and_table_from_results_alone():
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert lines["deep: h_i, 4^-(i+1)"].get_ydata()[2] == 4.0**-4
     text = experiment.table(results).text()
-    assert "HOLDS: the largest error of h_i is 4^-(i+1)" in text
+    assert "the largest error of h_i is 4^-(i+1): HOLDS" in text
     assert "trained narrow deep, spread start" in text
     assert experiment.figures([]) == {}
     assert "NO DATA" in experiment.table([]).text()

@@ -1,28 +1,14 @@
-"""A claim, what the stored numbers say about it, and the numbers: the last lines of every table."""
+"""What the claims of these experiments are judged by."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from weightloom.experiments.verdicts import FAILS, HOLDS, NO_DATA, UNCLEAR, Verdict
 from weightloom.lab import Result
 
 __all__ = ["FAILS", "HOLDS", "NO_DATA", "UNCLEAR", "Verdict", "finished", "median"]
-
-HOLDS, FAILS, UNCLEAR, NO_DATA = "holds", "fails", "unclear", "no data"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One claim: "holds", "fails", "unclear" or "no data", and why."""
-
-    claim: str
-    verdict: str
-    evidence: str
-
-    def text(self) -> str:
-        return f"{self.verdict.upper()}: {self.claim}. {self.evidence}."
 
 
 def finished(results: Iterable[Result], part: str) -> list[Result]:

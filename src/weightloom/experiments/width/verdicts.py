@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from weightloom.experiments.modularity.rates_fit import Slope
 from weightloom.experiments.modularity.student import quantile
+from weightloom.experiments.verdicts import Verdict, in_short
 
 __all__ = [
     "VAGUE",
@@ -24,23 +25,6 @@ __all__ = [
 
 #: A slope whose interval reaches further than this to each side says nothing about a rate.
 VAGUE = 0.15
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One claim, what came of it, and the numbers it was judged by."""
-
-    claim: str
-    verdict: str
-    evidence: str
-
-    def text(self) -> str:
-        return f"{self.claim}: {self.verdict.upper()} ({self.evidence})."
-
-
-def in_short(verdicts: Sequence[Verdict]) -> str:
-    """For a caption: the evidence is in the table."""
-    return "Claims: " + "; ".join(f"{one.claim}: {one.verdict.upper()}" for one in verdicts) + "."
 
 
 @dataclass(frozen=True)
