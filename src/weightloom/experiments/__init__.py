@@ -30,6 +30,9 @@ _PLACES = {
     "near-init": "weightloom.experiments.width.near_init:NearInit",
     "legendre-tails": "weightloom.experiments.separation.tails:LegendreTails",
     "depth-separation": "weightloom.experiments.separation.depth:DepthSeparation",
+    "rotations": "weightloom.experiments.infinite_width.fig2:Rotations",
+    "rotations-rates": "weightloom.experiments.infinite_width.fig4:RotationRates",
+    "wide-shallow": "weightloom.experiments.infinite_width.fig5:WideShallow",
 }
 
 

@@ -51,7 +51,7 @@ SCALE: dict[str, dict[str, Any]] = {
         "side": {"mnist": 14, "cifar10": 8},
         "train_images": 3_000,
         "test_images": 2_000,
-        "epochs": 20,
+        "epochs": 14,
         "f_width": 100,
     },
     "paper": PAPER,

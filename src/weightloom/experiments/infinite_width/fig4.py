@@ -36,7 +36,7 @@ SCALE: dict[str, dict[str, Any]] = {
         "epochs": 1,
         "f_width": 20,
     },
-    # Coarser images, half of the widths, one epoch in eight.
+    # Coarser images, half of the widths, few epochs.
     "laptop": {
         **PAPER,
         "widths": (25, 50, 100),
@@ -45,7 +45,7 @@ SCALE: dict[str, dict[str, Any]] = {
         "side": {"mnist": 14, "cifar10": 8},
         "train_images": 2_000,
         "test_images": 2_000,
-        "epochs": 8,
+        "epochs": 6,
         "f_width": 100,
     },
     "paper": PAPER,

@@ -1,4 +1,4 @@
-"""Figure 5 as it is drawn here: accuracy and loss over width, in three settings."""
+"""Figure 5 as it is drawn here: accuracy and loss over width, in each setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weightloom.experiments.infinite_width.fig5_numbers import (
 from weightloom.experiments.infinite_width.fig5_train import SETTINGS
 from weightloom.experiments.infinite_width.rotations_numbers import by, value_of
 from weightloom.experiments.width.panels import plain_ticks
-from weightloom.experiments.width.verdicts import in_short, mean_of
+from weightloom.experiments.width.verdicts import in_short
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 
@@ -41,7 +41,7 @@ def draw_wide(results: Sequence[Result]) -> Mapping[str, Figure]:
     axes[0].set_ylim(0.0, 1.02)
     axes[0].set_ylabel("test accuracy")
     axes[1].set_yscale("log")
-    axes[1].set_ylabel("test loss over that of the uniform guess")
+    axes[1].set_ylabel("test loss / loss of knowing nothing")
     axes[1].axhline(1.0, color=GREY, ls="--", lw=1.0)
     for panel in axes:
         panel.set_xscale("log")
@@ -53,10 +53,10 @@ def draw_wide(results: Sequence[Result]) -> Mapping[str, Figure]:
         figure,
         f"One hidden layer of n units on {images}, {config['train_images']:,} images, "
         f"{config['epochs']} epochs of SGD with batches of {config['batch_size']}; mean and "
-        f"standard deviation over seeds, dots are single runs. Losses are relative to those of a "
-        f"network that knows nothing (log 10, and 0.09 for the squared error); a run whose loss is "
-        f"no longer a number is drawn at the accuracy of the commonest class (dashed) and has no "
-        f"loss. {in_short(wide_verdicts(results))}",
+        f"standard deviation over seeds, dots are single runs; losses: geometric mean. They are "
+        f"relative to those of a network that knows nothing (log 10, and 0.09 for the squared "
+        f"error). A run whose loss is no longer a number is drawn at the accuracy of the commonest "
+        f"class (dashed) and has no loss. {in_short(wide_verdicts(results))}",
     )
     return {"": figure}
 
@@ -88,18 +88,23 @@ def _line(
     k: int,
     label: str | None,
 ) -> None:
-    means = [mean_of(each) for each in values]
-    colour = COLOURS[k]
+    """Means with deviations; without a label, of losses: geometric means alone."""
+    logs = label is None
+    means = [_geometric(each) if logs else sum(each) / len(each) for each in values]
     panel.errorbar(
         places,
-        [mean.value if mean is not None else math.nan for mean in means],
-        yerr=[_deviation(each) for each in values],
-        color=colour,
+        means,
+        yerr=None if logs else [_deviation(each) for each in values],
+        color=COLOURS[k],
         marker=MARKERS[k],
         label=label,
     )
     for place, each in zip(places, values, strict=True):
-        panel.plot([place] * len(each), each, ".", color=colour, ms=4, alpha=0.6)
+        panel.plot([place] * len(each), each, ".", color=COLOURS[k], ms=5, alpha=0.6)
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def _deviation(values: Sequence[float]) -> float:
