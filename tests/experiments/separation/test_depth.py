@@ -13,7 +13,7 @@ from weightloom.experiments.separation import depth_numbers
 from weightloom.experiments.separation.depth import DepthSeparation
 from weightloom.experiments.separation.depth_claims import verdicts
 from weightloom.experiments.separation.training import execute_trained, measure_by_hand
-from weightloom.experiments.separation.verdicts import FAILS, HOLDS, NO_DATA, PARTLY, UNCLEAR
+from weightloom.experiments.verdicts import FAILS, HOLDS, NO_DATA, PARTLY, UNCLEAR
 from weightloom.lab import SCALES, Outcome, Result, Run, Workspace, wanted
 
 NAME = "depth-separation"
@@ -293,7 +293,7 @@ def test_figure_and_table_from_results_alone():
     text = DepthSeparation().table(results).text()
     assert "Depth 3 learns sin(pi w <x, x'>) to a lower error" in text
     assert DepthSeparation().figures([]) == {}
-    assert "no data" in DepthSeparation().table([]).text()
+    assert "NO DATA" in DepthSeparation().table([]).text()
 
 
 def test_pieces_are_counted_on_the_unit_interval():

@@ -23,8 +23,8 @@ from weightloom.experiments.separation.tails import (
     measure_tails,
     measure_widths,
 )
-from weightloom.experiments.separation.verdicts import FAILS, HOLDS, NO_DATA
 from weightloom.experiments.separation.waves import sine_tails, wave_squares
+from weightloom.experiments.verdicts import FAILS, HOLDS, NO_DATA
 from weightloom.lab import SCALES, Outcome, Result, Run, Workspace, wanted
 
 
@@ -193,7 +193,7 @@ def test_figure_and_table_from_results_alone(results):
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["d = 2", "d = 3"]
     assert LegendreTails().figures([]) == {}
-    assert "no data" in LegendreTails().table([]).text()
+    assert "NO DATA" in LegendreTails().table([]).text()
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -71,6 +71,7 @@ def _slope(pieces: AffinePieces, t: torch.Tensor) -> torch.Tensor:
 def sawtooth_distance(net: nn.Module, power: int) -> float:
     """Integral of |net - Delta^power| over [0, 1], exact up to rounding.
 
+    >>> from weightloom.construct.layers import dense_layer
     >>> half = dense_layer(torch.zeros(1, 1), torch.tensor([0.5]))
     >>> sawtooth_distance(half, 6)
     0.25
@@ -129,6 +130,7 @@ def sawtooth_separation(net: nn.Module, L: int) -> SawtoothSeparation:
     generously, as layers of ReLU units; the bound on pieces in the proof allows that. The proof
     gives nearly 1/16.
 
+    >>> from weightloom.construct.layers import dense_layer
     >>> found = sawtooth_separation(dense_layer(torch.zeros(1, 1), torch.tensor([0.5])), 2)
     >>> found.covered, found.distance, found.holds
     (True, 0.25, True)

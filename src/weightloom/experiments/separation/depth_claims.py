@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from weightloom.experiments.modularity.fig3_statistics import differences
 from weightloom.experiments.separation.depth_numbers import Point, by_hand, longer, points, usual
-from weightloom.experiments.separation.verdicts import (
+from weightloom.experiments.verdicts import (
     FAILS,
     HOLDS,
     PARTLY,

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weightloom.experiments.modularity.fig3_statistics import Estimate, differences
-from weightloom.experiments.separation.verdicts import lines
 from weightloom.lab import Result, Table
 from weightloom.lab.table import Cell
 
@@ -163,4 +162,4 @@ def depth_table(results: Sequence[Result], title: str) -> Table:
         "by hand: the same for a network with written weights; it fits into the trained one's "
         "layers where its parameters are not more. pieces: affine pieces on [0, 1], median.",
     ]
-    return Table(columns, rows, title, [*notes, *lines(verdicts(results))])
+    return Table(columns, rows, title, [*notes, *(one.text() for one in verdicts(results))])

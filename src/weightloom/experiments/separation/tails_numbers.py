@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from weightloom.construct.separation import SQUARED_ERROR, crossing_dimension
 from weightloom.errors import ConfigError
-from weightloom.experiments.separation.verdicts import NO_DATA, Verdict, decide, lines
+from weightloom.experiments.verdicts import NO_DATA, Verdict, decide
 from weightloom.lab import Result, Table
 from weightloom.lab.table import Cell
 
@@ -187,7 +187,7 @@ def tails_table(results: Sequence[Result], title: str) -> Table:
         "squared norm, so of a tail below 1e-15 it knows nothing.",
         *_crossing_notes(results),
     ]
-    return Table(columns, rows, title, [*notes, *lines(verdicts(results))])
+    return Table(columns, rows, title, [*notes, *(one.text() for one in verdicts(results))])
 
 
 def _crossing_notes(results: Sequence[Result]) -> list[str]:
