@@ -23,6 +23,7 @@ norm: for x exp(-pi x^2) it is 4/pi (1 + 2.3e-6), under the bound 2.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -40,26 +41,26 @@ from weightloom.errors import ConfigError
 __all__ = ["BarronForm", "CosineForm", "InfiniteNetwork", "ThresholdForm", "gaussian_form"]
 
 
-class InfiniteNetwork:
+class InfiniteNetwork(ABC):
     """A function written as offset + an integral over neurons of size at most 1."""
 
     offset: float
     mass: float
     """total absolute weight of the integral"""
 
+    @abstractmethod
     def evaluate(self, points: Tensor) -> Tensor:
         """The integral by quadrature: [n, d] -> [n]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(
         self, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> nn.Sequential:
         """A shallow network of m neurons, drawn so that its mean is the function."""
-        raise NotImplementedError
 
+    @abstractmethod
     def second_moment(self, points: Tensor) -> float:
         """E |mass V|^2 in L2 of the points (all equally likely), by quadrature; <= mass^2."""
-        raise NotImplementedError
 
     def bound(self, m: int, points: Tensor | None = None) -> float:
         """Maurey's bound for the mean squared error of `sample`: mass^2 / m, for any points.

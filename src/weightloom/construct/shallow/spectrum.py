@@ -15,6 +15,7 @@ sqrt(2 pi d) (2 pi s^2)^(-(d+1)/2); the mean of |w| is known, so the norm itself
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,22 +48,22 @@ def swept(turns: Tensor) -> Tensor:
     return halves / math.pi + (1 - (2 * math.pi * (turns - halves / 2)).cos()) / (2 * math.pi)
 
 
-class Spectrum:
+class Spectrum(ABC):
     """What infinite-width forms need of a function: its transform, its integrals, draws from it."""
 
     dims: int
 
+    @abstractmethod
     def magnitude(self, w: Tensor) -> Tensor:
         """|g~(w)|: [n, d] -> [n]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def phase(self, w: Tensor) -> Tensor:
         """theta(w) in turns: [n, d] -> [n]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cells(self) -> Cells:
         """Cells that hold all but a negligible part of the transform (at most 3 dimensions)."""
-        raise NotImplementedError
 
     def draw(self, count: int, power: int, generator: torch.Generator) -> Tensor:
         """Frequencies [count, d] with density in proportion to |w|^power |g~(w)|, power 0 or 1."""
