@@ -33,6 +33,9 @@ _PLACES = {
     "rotations": "weightloom.experiments.infinite_width.fig2:Rotations",
     "rotations-rates": "weightloom.experiments.infinite_width.fig4:RotationRates",
     "wide-shallow": "weightloom.experiments.infinite_width.fig5:WideShallow",
+    "table1": "weightloom.experiments.infinite_width.table1:Table1",
+    "infinite-fig3": "weightloom.experiments.infinite_width.table1_picture:InfiniteFig3",
+    "scale": "weightloom.experiments.infinite_width.scale:Scale",
 }
 
 

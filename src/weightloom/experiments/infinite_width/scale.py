@@ -1,0 +1,151 @@
+"""The same regression on more and more images: time, memory, error and what the posterior knows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from weightloom.data import ImageSet
+from weightloom.experiments.infinite_width.protocol import (
+    TASKS,
+    draw_images,
+    every_pixel,
+    image_set,
+    scores,
+    seen_by,
+    tuned,
+)
+from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["LEVELS", "Scale", "coverage", "measure"]
+
+#: Probabilities of the intervals whose coverage is measured.
+LEVELS = (0.5, 0.8, 0.95)
+#: Repetitions for each number of training images, and test images.
+_PLANS: dict[str, tuple[dict[int, int], int]] = {
+    "smoke": ({10: 1, 20: 1, 40: 1}, 10),
+    "laptop": ({50: 3, 100: 3, 200: 3, 500: 2, 1000: 1}, 50),
+    "paper": (dict.fromkeys((50, 100, 200, 500, 1000, 2000), 10), 200),
+}
+
+
+def coverage(residual: Tensor, deviation: Tensor) -> dict[str, float]:
+    """The share of residuals inside central Gaussian intervals of each level."""
+    normal = torch.distributions.Normal(0.0, 1.0)
+    found = {}
+    for level in LEVELS:
+        width = float(normal.icdf(torch.tensor((1 + level) / 2)))
+        inside = residual.abs() <= width * deviation
+        found[f"inside_{round(100 * level)}"] = float(inside.double().mean())
+    return found
+
+
+def measure(config: Mapping[str, Any], seed: int, data: ImageSet) -> Outcome:
+    """Fit the NNGP to every pixel of ``images`` images, predict test images with deviations.
+
+    ``seconds_fit`` and ``peak_bytes`` are of the fit alone, with the scale and ridge that were
+    chosen before; the latter is what it took beyond the process as it was, where the system tells.
+
+    The posterior is judged twice: as it is, and with the scale of the prior set to its most likely
+    value ("scaled_"). If K + r I becomes c (K + r I) the mean stays as it is and deviations
+    grow by sqrt(c); the likelihood is largest for c = y . (K + r I)^-1 y / count.
+    """
+    draw = draw_images(data, config["task"], config["images"], config["tests"], seed)
+    model, chosen = tuned(draw, "nngp")
+    (seen, places), values = every_pixel(draw)
+    known = _reset_peak()
+    before = _peak()
+    started = time.perf_counter()
+    model.fit((seen, places), values)
+    fitted = time.perf_counter() - started
+    peak = _peak() - before if known else math.nan
+    query = (seen_by(draw, draw.test, normalise=True).double(), places)
+    mean, deviation = model.predict(query, return_std=True)
+    ridge = chosen["chosen_ridge"]
+    # (K + r I)^-1 y = (y - K (K + r I)^-1 y) / r, and the fitted values are predictions.
+    alpha = (values - model.predict((seen, places))) / ridge
+    growth = float((values * alpha).sum()) / values.numel()
+    noisy = (deviation.square() + ridge).sqrt()
+    residual = mean - draw.test
+    metrics = {
+        **scores(mean, draw),
+        **chosen,
+        **coverage(residual, noisy),
+        **{f"scaled_{k}": v for k, v in coverage(residual, noisy * math.sqrt(growth)).items()},
+        "growth": growth,
+        "deviation": float(noisy.square().mean().sqrt()),
+        "equations": float(values.numel()),
+        "seconds_fit": fitted,
+        "peak_bytes": peak,
+    }
+    return Outcome("done", metrics, seconds=time.perf_counter() - started)
+
+
+def _reset_peak() -> bool:
+    """Forget the largest memory of this process so far; whether the system can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak() -> float:
+    """The largest memory of this process since the reset, in bytes; NaN where unknown."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return math.nan
+    kilobytes = [line.split()[1] for line in lines if line.startswith("VmHWM")]
+    return 1024.0 * float(kilobytes[0]) if kilobytes else math.nan
+
+
+class Scale(Experiment):
+    """Time, memory, error and calibration against the number of images, on every pixel."""
+
+    name = "scale"
+    title = "Every pixel of a thousand images"
+    claim = (
+        "The kernel matrix of all the data is too large to compute, so subsets of it are averaged "
+        "(A.2). Structure makes all of it solvable."
+    )
+    paper = "001, Section 5.3 and A.2"
+    main_metrics = ("mse", "seconds_fit", "peak_bytes", "inside_95", "scaled_inside_95")
+    seconds_per_cost = 1.0
+
+    def runs(self, scale: str) -> list[Run]:
+        counts, tests = _PLANS[scale]
+        return [
+            Run(self.name, {"task": task, "images": images, "tests": tests}, seed)
+            for images, repeats in counts.items()
+            for seed in range(repeats)
+            for task in TASKS
+        ]
+
+    def cost(self, run: Run) -> float:
+        """In seconds of one core."""
+        return 1.0 + 2 * (float(run.config["images"]) / 300) ** 2
+
+    def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
+        data = image_set(workspace.data_dir)
+        for run in runs:
+            yield run, measure(run.config, run.seed, data)
+
+    def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
+        from weightloom.experiments.infinite_width.scale_draw import draw_scale
+
+        return draw_scale(results)
+
+    def table(self, results: Sequence[Result]) -> Table:
+        from weightloom.experiments.infinite_width.scale_numbers import scale_table
+
+        return scale_table(results, self.title)
