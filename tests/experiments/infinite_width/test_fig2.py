@@ -140,6 +140,12 @@ def test_table_and_figure_from_results_alone():
     assert "digits (no MNIST)" in figure.axes[0].get_title()
     assert len(figure.axes[0].get_legend().get_texts()) == 3
     assert experiment.figures([]) == {}
+    for result in results[:9]:
+        result.run.config["learning_rate"] = 0.5
+        result.run.config["init"] = "ntk"
+    (figure,) = experiment.figures(results).values()
+    said = " ".join(" ".join(text.get_text().split()) for text in figure.texts)
+    assert "learning rate 0.01 (default) and 0.5 (ntk)" in said
 
 
 def test_a_tiny_group_runs_on_digits_and_says_so(tmp_path):
@@ -157,6 +163,25 @@ def test_a_tiny_group_runs_on_digits_and_says_so(tmp_path):
         assert outcome.metrics["generated"] == 16 * 3 + 9 + 36 + 2 * 3 + 12  # 8 x 8 means to 4 x 4
         assert outcome.curves["accuracy"][0] == [2, 4]
     assert done[0][1].metrics["train_loss"] != done[1][1].metrics["train_loss"]
+
+
+def test_sets_and_initialisations_may_have_choices_of_their_own():
+    experiment = Rotations(
+        **{**TINY, "sets": ("mnist", "cifar10"), "inits": ("default", "ntk")}
+        | {
+            "widths": {"mnist": (3,), "cifar10": (5, 6)},
+            "rates": {"default": (0.1,), "ntk": (9.0,)},
+        }
+    )
+    found = {
+        (run.config["images"], run.config["init"], run.config["width"], run.config["learning_rate"])
+        for run in experiment.runs("laptop")
+    }
+    assert found == {
+        (images, init, width, {"default": 0.1, "ntk": 9.0}[init])
+        for images, width in (("mnist", 3), ("cifar10", 5), ("cifar10", 6))
+        for init in ("default", "ntk")
+    }
 
 
 def test_unknown_choices():

@@ -207,6 +207,17 @@ def test_default_weights_do_not_know_how_wide_g_is():
     assert gains["hyperfan_in", 128] / gains["hyperfan_in", 8] == pytest.approx(1, rel=0.2)
 
 
+def test_features_keep_their_scale_under_hyperfan_in_alone():
+    x = torch.randn(500, 60)
+    size = {}
+    for init in ("default", "hyperfan_in"):
+        model = build({**TINY, "init": init, "f_width": 200}, 60, seed=0)
+        with torch.no_grad():
+            size[init] = float(model.encoder(x).square().mean())
+    assert size["hyperfan_in"] == pytest.approx(1.0, abs=0.4)  # He: E relu(y)^2 = E x^2
+    assert size["default"] < 0.1
+
+
 def test_messages():
     with pytest.raises(ValueError, match="init='xavier' is unknown; choose one of default"):
         build({**TINY, "init": "xavier"}, 20, seed=0)

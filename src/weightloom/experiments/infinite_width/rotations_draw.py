@@ -36,8 +36,8 @@ def draw_epochs(results: Sequence[Result]) -> Mapping[str, Figure]:
         figure,
         f"Test accuracy over epochs; mean and standard deviation over seeds. g is as deep as the "
         f"title says and as wide as the colour says; f has {config['f_depth']} layers and is "
-        f"{config['f_width']} wide; SGD, learning rate {config['learning_rate']:g}, batches of "
-        f"{config['batch_size']}, {config['train_images']:,} images. Dashed: always saying the "
+        f"{config['f_width']} wide; SGD, batches of {config['batch_size']}, learning rate "
+        f"{_rates(results)}; {config['train_images']:,} images. Dashed: always saying the "
         f"commonest class. {in_short(epoch_verdicts(results))}",
     )
     return {"": figure}
@@ -125,6 +125,14 @@ def _rate_panel(panel: Axes, group: Sequence[Result], label: str, k: int) -> Non
         if all(result.outcome.status == "diverged" for result in each):
             height = each[0].outcome.metrics["chance"]
             panel.plot(place, height, "x", color=colour, ms=10, mew=2)
+
+
+def _rates(results: Sequence[Result]) -> str:
+    """ "0.01", or which initialisation had which."""
+    rates = [rate for (rate,) in by(results, "learning_rate")]
+    if len(rates) == 1:
+        return f"{rates[0]:g}"
+    return " and ".join(f"{rate:g} ({init})" for init, rate in by(results, "init", "learning_rate"))
 
 
 def _after(result: Result, epoch: int) -> float:

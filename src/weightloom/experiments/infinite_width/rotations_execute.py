@@ -38,7 +38,7 @@ class RotationTask(Experiment):
     """What Figures 2 and 4 share. ``choices`` replace entries of every run's configuration.
 
     ``sets``, ``widths``, ``depths``, ``inits`` and ``rates`` are tuples of what is varied;
-    ``widths`` and ``side`` may be a mapping from sets.
+    ``widths`` and ``side`` may be mappings from sets, ``rates`` one from initialisations.
     """
 
     main_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "mean_accuracy", "test_loss")
@@ -54,23 +54,17 @@ class RotationTask(Experiment):
         self.choices = choices
 
     def configurations(self, scale: Mapping[str, Any]) -> list[Run]:
-        """Every combination of what is varied; sets may have widths of their own."""
+        """Every combination of what is varied, in the order of the plan."""
         plan = {**scale, **self.choices}
         fixed = {name: plan[name] for name in FIXED}
         runs = []
-        for images in plan["sets"]:
-            widths = plan["widths"]
-            for init, depth, width, rate in itertools.product(
-                plan["inits"],
-                plan["depths"],
-                widths[images] if isinstance(widths, Mapping) else widths,
-                plan["rates"],
-            ):
-                side = plan["side"]
+        for images, init, depth in itertools.product(plan["sets"], plan["inits"], plan["depths"]):
+            widths, rates = _of(plan["widths"], images), _of(plan["rates"], init)
+            for width, rate in itertools.product(widths, rates):
                 config = {
                     **fixed,
                     "images": images,
-                    "side": side[images] if isinstance(side, Mapping) else side,
+                    "side": _of(plan["side"], images),
                     "init": init,
                     "depth": depth,
                     "width": width,
@@ -153,6 +147,11 @@ def classified(report: Report, objective: str, classes: int, about: Mapping[str,
         **about,
     }
     return Outcome(report.status, metrics, curves, report.message, report.seconds)
+
+
+def _of(choice: Any, name: str) -> Any:
+    """A choice for everything, or one for each name."""
+    return choice[name] if isinstance(choice, Mapping) else choice
 
 
 def _parameters(config: Mapping[str, Any]) -> int:
