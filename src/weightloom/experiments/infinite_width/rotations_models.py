@@ -3,10 +3,10 @@
 The paper does not say how they are initialised in this experiment, and it matters here:
 
 - "default": what PyTorch's `nn.Linear` does by itself, in f and its last layer. The weights of g
-  then have the same size whatever g is: about right for a wide g, too small for a narrow one, whose
-  signal fades from layer to layer. A wider or shallower g is better for that reason alone.
+  then have the same size whatever g is, too small for a narrow g, whose signal fades from layer to
+  layer: that alone could make a wider or shallower g look better.
 - "hyperfan_in": He et al. in f, and a last layer that writes weights of the size each layer of g
-  needs. What is left of the effect of width and depth is not one of scale.
+  needs. What is seen here of the effect of width and depth is not one of scale.
 - "ntk": the parametrisation of the paper's Section 2, without biases. With the learning rates of
   standard parametrisations it learns much more slowly.
 """
