@@ -415,3 +415,11 @@ def test_noise_makes_no_knots():
     net = nn.Sequential(first, nn.ReLU(), dense_layer(noise, None), nn.ReLU())
     assert len(knots(net, 0.0, 5.0)) == 2 + 1 + 30
     assert affine_pieces(net, 0, 5).count == 1
+
+
+def test_ends_are_kept_to_the_last_bit():
+    """0.1 is no float32; what is returned ends where it was asked to."""
+    net = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    found = affine_pieces(net, -0.1, 1.18184695744046)
+    assert found.breakpoints[0] == -0.1
+    assert found.breakpoints[-1] == 1.18184695744046

@@ -84,7 +84,8 @@ def affine_pieces(
 
 
 def _place(given: Place, name: str) -> Tensor:
-    place = torch.as_tensor(given).detach().to(device="cpu", dtype=torch.float64)
+    # In float64 from the start: a plain number would pass through float32.
+    place = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
     if bool(torch.isnan(place).any()) or (place.dim() > 0 and bool(torch.isinf(place).any())):
         raise ConfigError(
             f"{name} holds NaN or infinity; a finite place is wanted (infinity only for networks "
