@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,6 +99,11 @@ def median_slope(widths: Sequence[int], draws: Sequence[Sequence[float]]) -> Slo
 
     None with fewer than two widths, or if a median is 0.
     """
+    return _median_slope(tuple(widths), tuple(map(tuple, draws)))
+
+
+@functools.lru_cache(maxsize=512)  # table, caption and figure ask for the same
+def _median_slope(widths: tuple[int, ...], draws: tuple[tuple[float, ...], ...]) -> Slope | None:
     x = [math.log10(width) for width in widths]
     medians = [_median(values) for values in draws]
     if len(x) < 2 or not all(value > 0 for value in medians):
