@@ -98,7 +98,7 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
     words = [_falls(slope) for slope in slopes.values()]
     found = [
         Verdict(
-            "the error falls with every image added",
+            "the error falls with the number of images",
             next((w for w in ("no data", "fails", "unclear") if w in words), "holds"),
             ", ".join(f"{task} {slope_text(slope)}" for task, slope in slopes.items()),
         ),

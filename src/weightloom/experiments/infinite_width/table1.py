@@ -53,7 +53,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 #: of the hypernetworks; (images, draws, repetitions) of the variations; test images; steps.
 _PLANS: dict[str, dict[str, Any]] = {
     "smoke": {
-        "counts": {12: 2}, "kernels": 1, "networks": 1, "vary": None, "tests": 10, "steps": 10,
+        "counts": {10: 2}, "kernels": 1, "networks": 1, "vary": None, "tests": 5, "steps": 4,
     },
     "laptop": {
         "counts": {50: 10, 100: 10, 200: 5, 500: 1}, "kernels": 3, "networks": 2,

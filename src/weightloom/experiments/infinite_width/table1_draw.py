@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -53,11 +54,17 @@ def draw_table1(results: Sequence[Result]) -> Mapping[str, Figure]:
         "training images, with standard errors. Dashed: draws of 20 random pixels for each image, "
         "averaged (the paper's protocol); solid: every pixel. Hollow marks: the paper's Table 1 "
         "(its HN at 500, inpainting, printed 0.49, is drawn at 0.049). Grey: the mean image. Below "
-        "on the right: the error over that of one draw of pixels, against draws averaged, "
-        "representation, up to 100 images.",
+        "on the right: the error over that of one draw of pixels, against draws averaged, up to "
+        f"100 images. Draws averaged in this table: {_draws(every)}.",
     )
     caption(figure, in_short(verdicts(results)))
     return {"": figure}
+
+
+def _draws(every: Sequence[Entry]) -> str:
+    """How many draws of pixels the 20-pixel rows rest on, by images."""
+    found = {one.images: one.draws for one in every if one.method == "HK20"}
+    return ", ".join(f"{draws} at {images}" for images, draws in sorted(found.items())) or "none"
 
 
 def _look(method: str) -> tuple[str, str, tuple[int, tuple[int, ...]] | str]:
@@ -126,12 +133,14 @@ def _printed(panel: Axes, task: str, every: Sequence[Entry]) -> None:
 
 
 def _averaging(panel: Axes, results: Sequence[Result]) -> None:
-    for method in ("HK20", "NNGP20"):
+    """Both tasks: what helps one kernel more on the first may not on the second."""
+    for method, (task, line) in itertools.product(
+        ("HK20", "NNGP20"), zip(TASKS, ("-", ":"), strict=True)
+    ):
         curves = [
             one.outcome.curves["mse"][1]
             for one in of_kind(results)
-            if one.run.config["method"] == method
-            and one.run.config["task"] == TASKS[0]
+            if (one.run.config["method"], one.run.config["task"]) == (method, task)
             and one.run.config["images"] <= 100
             and len(one.outcome.curves.get("mse", ([], []))[1]) > 1
         ]
@@ -140,10 +149,19 @@ def _averaging(panel: Axes, results: Sequence[Result]) -> None:
         length = min(map(len, curves))
         ratio = [statistics.fmean(curve[i] / curve[0] for curve in curves) for i in range(length)]
         colour, marker, _ = _look(method)
-        panel.plot(range(1, length + 1), ratio, color=colour, marker=marker, label=METHODS[method])
+        panel.plot(
+            range(1, length + 1),
+            ratio,
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            label=f"{method.removesuffix('20')}, {task}",
+        )
     panel.set_xlabel("draws of 20 pixels, averaged")
     panel.set_ylabel("error over that of one draw")
     panel.set_title("what averaging does (Eq. 19)")
+    if panel.get_legend_handles_labels()[1]:
+        panel.legend(loc="upper right", fontsize=9)
 
 
 def draw_picture(results: Sequence[Result], rows: Mapping[str, str]) -> Mapping[str, Figure]:
@@ -170,9 +188,10 @@ def draw_picture(results: Sequence[Result], rows: Mapping[str, str]) -> Mapping[
     caption(
         figure,
         f"{set_name([one])}, {one.run.config['images']} training images, every pixel; f sees the "
-        "upper half. The last row is the standard deviation of the NNGP's posterior: black where "
-        f"it is sure, white at {max(one.outcome.curves['deviation'][1]):.2f}. Error on the hidden "
-        f"half: hypernetwork {found['hypernetwork_hidden']:.4f}, hyperkernel "
+        "upper half. The last row is the standard deviation of the NNGP's posterior, 0 is black, "
+        f"white {max(one.outcome.curves['deviation'][1]):.2f}; on a torus it is the same at "
+        "every pixel of an image, seen or not. Error on the hidden half:"
+        f" hypernetwork {found['hypernetwork_hidden']:.4f}, hyperkernel "
         f"{found['hyperkernel_hidden']:.4f}, NNGP {found['nngp_hidden']:.4f}; "
         f"{found['inside_95']:.0%} of its pixels are inside the posterior's 95 percent interval.",
     )

@@ -210,7 +210,7 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
             f"{_percent(share)}",
         ),
         Verdict(
-            "every pixel beats ten draws of 20",
+            "every pixel beats draws of 20",
             _below(pixels),
             f"NNGP {_percent(pixels)}",
         ),
