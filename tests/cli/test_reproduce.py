@@ -13,6 +13,8 @@ from tests.cli.lab_toys import toys as toys
 from tests.lab.engine_contract import assert_all_there
 from tests.lab.toy import begun
 from weightloom.cli import main
+from weightloom.cli.lab_options import of_paper
+from weightloom.experiments import all_experiments
 from weightloom.lab import Store
 
 STORE = Path("weightloom-lab") / "results.sqlite"
@@ -62,6 +64,26 @@ def test_patterns(toys):
     assert main(["reproduce", "*", "--scale", "smoke", "--no-figures", "--quiet"]) == 0
     with Store(STORE, create=False) as store:
         assert {r.run.experiment for r in store.results()} == {"toy", "quick"}
+
+
+def test_all_of_a_paper(toys, capsys):
+    arguments = ["--scale", "smoke", "--no-figures", "--quiet"]
+    number = toys["toy"].paper.split(",")[0]
+    assert main(["reproduce", "--paper", number, *arguments]) == 0
+    with Store(STORE, create=False) as store:
+        same = {name for name, toy in toys.items() if toy.paper.startswith(number)}
+        assert {r.run.experiment for r in store.results()} == same
+    assert main(["reproduce", "--paper", "infinite-width", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert "no experiment rests on paper 'infinite-width'; the papers are modularity (000)" in err
+
+
+def test_papers_have_experiments():
+    known = all_experiments()
+    assert "fig1a" in of_paper("infinite-width", known)
+    assert {"fig3a", "rates"} <= set(of_paper("000", known))
+    assert "depth-separation" in of_paper("003", known)
+    assert "depth-separation" in of_paper("deep-learning-theory", known)
 
 
 def test_quiet(toys, capsys):

@@ -15,7 +15,16 @@ from weightloom.errors import ConfigError
 if TYPE_CHECKING:
     from weightloom.lab import Experiment, Store
 
-__all__ = ["add_out", "add_store", "choose", "confirm", "open_store", "warn"]
+__all__ = ["PAPERS", "add_out", "add_store", "choose", "confirm", "of_paper", "open_store", "warn"]
+
+#: What people call the papers, and the numbers by which experiments refer to them.
+PAPERS = {
+    "modularity": "000",
+    "infinite-width": "001",
+    "functional-equivalence": "002",
+    "depth-separation": "003",
+    "deep-learning-theory": "004",
+}
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +68,20 @@ def choose(names: Sequence[str], experiments: Mapping[str, Experiment]) -> list[
             )
         chosen.update(found)
     return [experiments[name] for name in experiments if name in chosen]
+
+
+def of_paper(paper: str, experiments: Mapping[str, Experiment]) -> list[str]:
+    """The names of all experiments that rest on a paper (its name or number); none: an error."""
+    number = PAPERS.get(paper, paper)
+    found = [
+        name
+        for name, experiment in experiments.items()
+        if any(part.strip().startswith(number) for part in experiment.paper.split(";"))
+    ]
+    if not found:
+        known = ", ".join(f"{name} ({number})" for name, number in PAPERS.items())
+        raise ConfigError(f"no experiment rests on paper {paper!r}; the papers are {known}")
+    return found
 
 
 def confirm(question: str, yes: bool, otherwise: str) -> bool:

@@ -50,6 +50,7 @@ examples:
   weightloom reproduce --list                        what there is, what is stored, how long
   weightloom reproduce fig3a --scale smoke           try it
   weightloom reproduce 'fig3*' --scale laptop        all panels of the figure
+  weightloom reproduce --paper infinite-width        everything that rests on one paper
   weightloom reproduce fig3a --workers 2             two processes instead of one with two threads
   weightloom reproduce fig3a --scale paper --engine ray --address auto      on a Ray cluster
   weightloom figures fig3a                           draw again, without computing
@@ -66,6 +67,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help="experiments; patterns such as 'fig3*' work"
+    )
+    parser.add_argument(
+        "--paper",
+        metavar="PAPER",
+        help=f"all experiments of a paper: {', '.join(lab_options.PAPERS)} (or 000 to 004)",
     )
     parser.add_argument(
         "--list", action="store_true", help="show all experiments and what is stored of them"
@@ -127,6 +133,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from weightloom import experiments
 
     known = experiments.all_experiments()
+    if arguments.paper is not None:
+        arguments.names += lab_options.of_paper(arguments.paper, known)
     if arguments.list:
         chosen = lab_options.choose(arguments.names or ["*"], known) if known else []
         _list(chosen, arguments)
