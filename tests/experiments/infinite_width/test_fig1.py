@@ -60,6 +60,15 @@ def test_parts_have_the_distribution_of_whole_networks(f, g):
         assert stats.ks_2samp(one[:, i, j].numpy(), other[:, i, j].numpy()).pvalue > 1e-3
 
 
+def test_parts_of_the_narrowest_f():
+    """One neuron: all of W^T J lies along q, where it must be H h / |q| and nothing is free."""
+    one, other = explicit(1, 4, 30000, seeded(1)), parts(1, 4, ANGLES, 60000, seeded(2))
+    for i, j in ((0, 0), (0, 1)):
+        alive, too = (k[:, i, j][k[:, i, j] != 0].numpy() for k in (one, other))
+        assert 1000 < len(alive) < 6000
+        assert stats.ks_2samp(alive, too).pvalue > 1e-3
+
+
 def test_whole_networks_are_whole_networks():
     one, other = explicit(6, 3, 2000, seeded(3)), whole(6, 3, ANGLES, 80, seeded(4))
     assert stats.ks_2samp(one[:, 0, 1].numpy(), other[:, 0, 1].numpy()).pvalue > 1e-3

@@ -157,6 +157,15 @@ def test_exponents_of_smooth_f(depth, found):
     assert [best(r, depth) for r in ORDERS] == found
 
 
+def test_exponents_of_the_theorem():
+    """As Eq. 6 has them: 1 up to r = H, then n^(H - r)."""
+    assert [[exponent(depth, r) for r in ORDERS] for depth in (1, 2, 3)] == [
+        [0, -1, -2, -3],
+        [0, 0, -1, -2],
+        [0, 0, 0, -1],
+    ]
+
+
 def test_median_slope_finds_the_slope_and_its_spread():
     widths = [10, 100, 1000]
     draws = [(torch.randn(400, generator=seeded(n)).exp() / n**1.5).tolist() for n in widths]
