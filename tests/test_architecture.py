@@ -11,7 +11,7 @@ LEVELS = {
     "errors": 0,
     "weights": 1, "linalg": 1,
     "models": 2, "kernels": 2, "symmetry": 2, "bounds": 2, "construct": 2, "data": 2,
-    "training": 3, "lab": 4, "experiments": 5, "web": 6, "cli": 7,
+    "training": 3, "lab": 4, "experiments": 5, "verify": 5, "web": 6, "cli": 7,
 }  # fmt: skip
 
 

@@ -1,0 +1,10 @@
+"""Claims of the slides on functional equivalence (002)."""
+
+from __future__ import annotations
+
+from weightloom.verify.claim import Claim
+from weightloom.verify.equivalence.items import ITEMS
+
+__all__ = ["CLAIMS", "ITEMS"]
+
+CLAIMS: tuple[Claim, ...] = ()

@@ -1,0 +1,29 @@
+"""What 002 defines, constructs, bounds or states that a computer can check, numbered.
+
+Claims name the items that they cover; a test holds that none is left out.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ITEMS"]
+
+ITEMS: dict[int, str] = {
+    1: "size, width, depth and number of neurons",
+    2: "scaling action",
+    3: "sign action, and its variant for the sigmoid",
+    4: "permutation action",
+    5: "table of activations and their symmetries",
+    6: "canonical representative: biases in order",
+    7: "ratio of volumes",
+    8: "covering number, Theorem 3",
+    9: "covering number, Theorem 4",
+    10: "range bound B^(i)",
+    11: "discount ln prod d_l!",
+    12: "table that compares capacities",
+    13: "stochastic error",
+    14: "Theorem 5: chance to start near an optimum",
+    15: "number of distinct permutations",
+    16: "permutation within pooling regions",
+    17: "equivalence of residual layers",
+    18: "attention: query and key",
+}

@@ -1,0 +1,10 @@
+"""Claims of "On Infinite-Width Hypernetworks" (001)."""
+
+from __future__ import annotations
+
+from weightloom.verify.claim import Claim
+from weightloom.verify.infinite_width.items import ITEMS
+
+__all__ = ["CLAIMS", "ITEMS"]
+
+CLAIMS: tuple[Claim, ...] = ()

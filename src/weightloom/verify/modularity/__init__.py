@@ -1,0 +1,10 @@
+"""Claims of "On the Modularity of Hypernetworks" (000)."""
+
+from __future__ import annotations
+
+from weightloom.verify.claim import Claim
+from weightloom.verify.modularity.items import ITEMS
+
+__all__ = ["CLAIMS", "ITEMS"]
+
+CLAIMS: tuple[Claim, ...] = ()
