@@ -9,8 +9,10 @@ from weightloom.verify import CATALOGUE, CLAIMS, measure
 def test_a_claim_is_checked_and_could_have_failed(claim):
     """One measurement: right statements are judged by it, and a wrong one is refused by it."""
     measured = measure(claim, "quick")
-    for statement in filter(None, (claim.printed, claim.corrected)):
-        assert statement.judge(measured).at
+    printed = claim.printed.judge(measured)
+    corrected = claim.corrected.judge(measured) if claim.corrected else None
+    assert all(evidence.at for evidence in (printed, corrected) if evidence)
+    assert claim.verdict(printed, corrected) == claim.expected, (printed, corrected)
     wrong = claim.wrong.judge(measured)
     assert wrong.finite, wrong
     assert wrong.seen > wrong.allowed, wrong

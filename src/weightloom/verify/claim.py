@@ -62,7 +62,9 @@ class Claim:
     ``name`` is ``"<paper>/<slug>"``; ``place`` is where the paper prints it; ``items`` are the
     numbers of the paper's ``ITEMS`` that it covers. ``corrected`` is
     None where the printed statement is right. ``wrong`` is off by little (a constant, an exponent,
-    a sign), and the measurement must be sharp enough to refuse it.
+    a sign), and the measurement must be sharp enough to refuse it. ``known`` is the verdict that
+    has been found before, so that a change is noticed: left out, it follows from ``corrected``;
+    a claim that is known to fail in every form has to say so, ``known=FAILS``.
     """
 
     name: str
@@ -72,16 +74,27 @@ class Claim:
     printed: Statement
     wrong: Statement
     corrected: Statement | None = None
+    known: str = ""
 
     def __post_init__(self) -> None:
         paper, slash, slug = self.name.partition("/")
         if not (paper and slash and slug):
             raise ConfigError(f"claim name {self.name!r}: wanted '<paper>/<slug>', as '002/signs'")
+        if self.known not in ("", HOLDS, HOLDS_AS_CORRECTED, FAILS):
+            raise ConfigError(
+                f"claim {self.name}: known={self.known!r}; wanted {HOLDS!r}, "
+                f"{HOLDS_AS_CORRECTED!r} or {FAILS!r}"
+            )
 
     @property
     def paper(self) -> str:
         """The paper's number, ``"000"`` to ``"004"``."""
         return self.name.partition("/")[0]
+
+    @property
+    def expected(self) -> str:
+        """The verdict that a run should give again."""
+        return self.known or (HOLDS if self.corrected is None else HOLDS_AS_CORRECTED)
 
     def verdict(self, printed: Evidence, corrected: Evidence | None) -> str:
         """One of the three words above."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from weightloom.verify.claim import FAILS, Claim, Evidence, Size
+from weightloom.verify.claim import HOLDS, Claim, Evidence, Size
 
 __all__ = ["ERROR", "Result", "check", "check_all", "measure"]
 
@@ -24,9 +24,11 @@ class Result:
     name: str
     paper: str
     place: str
+    items: tuple[int, ...]
     printed: str
     corrected: str | None
     verdict: str
+    expected: str
     printed_evidence: Evidence | None
     corrected_evidence: Evidence | None
     seconds: float
@@ -34,8 +36,15 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """No error, and some form of the claim holds."""
-        return self.verdict not in (FAILS, ERROR)
+        """No error, and the verdict that is known."""
+        return self.verdict == self.expected
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What decided: of the printed statement, if it holds or nothing else was judged."""
+        if self.corrected_evidence is None or self.verdict == HOLDS:
+            return self.printed_evidence
+        return self.corrected_evidence
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,9 +78,11 @@ def check(claim: Claim, size: Size = "full") -> Result:
         name=claim.name,
         paper=claim.paper,
         place=claim.place,
+        items=claim.items,
         printed=claim.printed.text,
         corrected=claim.corrected.text if claim.corrected else None,
         verdict=verdict,
+        expected=claim.expected,
         printed_evidence=printed,
         corrected_evidence=corrected,
         seconds=time.perf_counter() - started,
