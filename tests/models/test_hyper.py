@@ -310,9 +310,11 @@ class Features(nn.Module):
         (Features(), torch.randn(3, 1, 6, 6), {"calibration": torch.randn(8, 1, 6, 6)}),
         (wl.mlp([36, 6]).insert(0, nn.Flatten()), torch.randn(3, 6, 6), {"condition_dims": 2}),
         (wl.SetEncoder(wl.mlp([2, 6])), torch.randn(3, 7, 2), {}),
+        (nn.Sequential(wl.SetEncoder(wl.mlp([2, 6])), wl.mlp([6, 6])), torch.randn(3, 7, 2), {}),
         (None, torch.randn(3, 6), {"features": 6}),
     ],
-    ids=["vectors", "task ids", "images", "images, calibrated", "flattened", "sets", "features"],
+    ids=["vectors", "task ids", "images", "images, calibrated", "flattened", "sets", "sets, mixed",
+         "features"],
 )  # fmt: skip
 def test_kinds_of_conditions(encoder, condition, options):
     hyper = wl.HyperNetwork(wl.mlp([3, 8, 2]), encoder, **options)

@@ -57,10 +57,10 @@ def feature_width(encoder: nn.Module) -> int | None:
 
 def condition_dims(encoder: nn.Module) -> int | None:
     """How many dimensions one condition has, read from the first layer; None if it does not say."""
-    if isinstance(encoder, SetEncoder):
-        inner = condition_dims(encoder.each)
-        return None if inner is None else inner + 1
     for module in encoder.modules():
+        if isinstance(module, SetEncoder):  # by itself, or first in a Sequential
+            inner = condition_dims(module.each)
+            return None if inner is None else inner + 1
         if isinstance(module, nn.Flatten | nn.Unflatten):
             return None
         if isinstance(module, nn.Linear):
@@ -151,7 +151,8 @@ def _probe(encoder: nn.Module) -> Tensor | None:
     generator = torch.Generator().manual_seed(0)
     if isinstance(first, nn.Embedding):
         return torch.arange(first.num_embeddings, device=first.weight.device)
-    if isinstance(first, nn.Linear) and isinstance(encoder, nn.Linear | nn.Sequential):
+    plain = isinstance(encoder, nn.Linear | nn.Sequential) and condition_dims(encoder) == 1
+    if isinstance(first, nn.Linear) and plain:  # sets: their size, which the mean needs, is unknown
         probe = torch.randn(256, first.in_features, generator=generator)
         return probe.to(first.weight)
     return None
