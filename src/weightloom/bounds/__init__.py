@@ -1,6 +1,7 @@
 """Capacity and size: numbers in, numbers out."""
 
 from weightloom.bounds.activations import Activation
+from weightloom.bounds.advice import advice, amount, rates_along
 from weightloom.bounds.chain import Chain, read_chain
 from weightloom.bounds.compare import Comparison, Row, compare
 from weightloom.bounds.covering import (
@@ -53,4 +54,7 @@ __all__ = [
     "ParameterRates",
     "Rate",
     "METHODS",
+    "advice",
+    "amount",
+    "rates_along",
 ]

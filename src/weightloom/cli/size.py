@@ -100,7 +100,7 @@ def _fraction(text: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from weightloom.bounds import parameter_rates
+    from weightloom.bounds import advice, parameter_rates
 
     plot = _check_plot(arguments.plot)
     calibration = _calibration(arguments) if arguments.calibrate else None
@@ -113,7 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
         None if calibration is None else calibration.constants,
     )
     print(_table(found, calibration))
-    print(f"\n{_filled(_advice(found, calibration))}")
+    measured = None if calibration is None else calibration.constants
+    print(f"\n{_filled(advice(found, measured, '--selector W'))}")
     print("\nThis rests on:")
     for text in found.assumptions:
         print(_filled(text, "  - "))
@@ -137,6 +138,7 @@ def _calibration(arguments: argparse.Namespace) -> Calibration:
 
 
 def _table(found: ParameterRates, calibration: Calibration | None) -> str:
+    from weightloom.bounds import amount
     from weightloom.lab import Table
 
     measured = None if calibration is None else calibration.constants
@@ -150,7 +152,7 @@ def _table(found: ParameterRates, calibration: Calibration | None) -> str:
         rows.append(
             [
                 rate.name,
-                _amount(rate.log10) if known else "",
+                amount(rate.log10) if known else "",
                 f"eps^-{rate.exponent:g}",
                 kind,
                 constant,
@@ -163,58 +165,6 @@ def _table(found: ParameterRates, calibration: Calibration | None) -> str:
     columns = ["network", "parameters", "grows like", "what it is", "constant"]
     notes = [] if calibration is None else textwrap.wrap(calibration.text(), 96)
     return Table(columns, rows, title=title, notes=notes).text()
-
-
-def _amount(log10: float) -> str:
-    """A count as people write it: 1,234 or 1.2e+15."""
-    if log10 < 9:
-        return f"{max(1, round(10**log10)):,}"
-    return f"10^{log10:.1f}"
-
-
-def _advice(found: ParameterRates, calibration: Calibration | None) -> str:
-    """What to do, in plain words."""
-    said = []
-    ratio = found.advantage
-    rivals = "an embedding method's predictor" if found.embedding else "a plain network"
-    if calibration is not None:  # only what was measured can be compared
-        rivals = "a plain network"
-        ratio = 10 ** min(300.0, found.plain.log10 - found.primary.log10)
-    if ratio < 2:
-        said.append(
-            f"At this error the primary of a hypernetwork gains little over {rivals}; take what is "
-            f"easier to train."
-        )
-    else:
-        said.append(
-            f"Take a hypernetwork if the network that sees x has to be small or quick: one "
-            f"condition with many inputs, or a device that runs g alone. Its primary g needs about "
-            f"{_amount(found.primary.log10)} parameters, {_amount(math.log10(ratio))} times fewer "
-            f"than {rivals}."
-        )
-    if calibration is None or found.total is None or "total" in calibration.constants:
-        said.append(_in_all(found))
-    else:
-        said.append("All of f was not measured for these dimensions.")
-    return " ".join(said)
-
-
-def _in_all(found: ParameterRates) -> str:
-    total, plain = found.total, found.plain
-    if total is None:
-        return (
-            "In all it is not smaller: what g saves is in f, unless the weights that g needs are "
-            "linear in few numbers of the condition (--selector W)."
-        )
-    sizes = f"about {_amount(total.log10)} parameters against {_amount(plain.log10)}"
-    gain = plain.log10 - total.log10
-    if gain > math.log10(2):
-        return (
-            f"In all it is smaller too, {sizes} of a plain network for the hardest y, if "
-            f"{found.selector} numbers of the condition really decide about the weights."
-        )
-    compared = "larger" if gain < -math.log10(2) else "hardly smaller"
-    return f"In all it is {compared} at this error: {sizes} of a plain network."
 
 
 def _filled(text: str, bullet: str = "") -> str:
@@ -237,29 +187,22 @@ def _check_plot(path: Path | None) -> Path | None:
 
 def _draw(found: ParameterRates, calibration: Calibration | None, path: Path) -> None:
     """Lines over two decades of error around the one that was asked for."""
-    from weightloom.bounds import parameter_rates
+    from weightloom.bounds import rates_along
     from weightloom.lab import drawing
 
     top = min(-0.1, math.log10(found.eps) + 1)
     errors = [10 ** (top - 2 * i / 60) for i in range(61)]
+    sizes = rates_along(found, errors)
     with drawing.style():
         figure, (axes,) = drawing.new_figure(size=(7.0, 4.8))
         for number, rate in enumerate(found.rates()):
             if calibration is not None and rate.method not in calibration.constants:
                 continue
-            sizes = [
-                getattr(
-                    parameter_rates(
-                        found.m1, found.m2, found.smoothness, eps, found.selector, found.constants
-                    ),
-                    rate.method,
-                ).parameters
-                for eps in errors
-            ]
             label = f"{rate.name}: eps^-{rate.exponent:g}"
             # Lines may lie on each other: the later ones are dashed, so that both are seen.
             dash = "-" if number % 2 == 0 else (0, (4, 3))
-            axes.plot(errors, sizes, color=drawing.COLOURS[number], linestyle=dash, label=label)
+            colour = drawing.COLOURS[number]
+            axes.plot(errors, sizes[rate.method], color=colour, linestyle=dash, label=label)
         axes.axvline(found.eps, color="#777777", linewidth=1.0)
         axes.set(xscale="log", yscale="log", xlabel="largest error eps", ylabel="parameters")
         axes.invert_xaxis()
