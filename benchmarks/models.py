@@ -19,6 +19,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own chatter
 import torch
 from contenders import collect
 from entries import Entry, prepare
+from floor import Floor
 from machine import describe, flops, peak_memory, sgemm_peak
 from report import Bar, Row, Section, bars, render, render_bars, to_json
 from timing import measure
@@ -75,16 +76,26 @@ def run(
     entries, failed = prepare(contenders, workload, start, answer)
     kinds = ["forward", "step"]
     memory = {e.contender.label: peak_memory(e) for e in tqdm(entries, "memory", leave=False)}
-    sections = [_section(workload, entries, kind, rounds, memory) for kind in kinds]
+    floor = Floor(workload, start) if workload.key == "a" else None
+    sections = [_section(workload, entries, kind, rounds, memory, floor) for kind in kinds]
     return sections, {**missing, **failed}
 
 
 def _section(
-    workload: Workload, entries: list[Entry], kind: str, rounds: int, memory: dict[str, int]
+    workload: Workload,
+    entries: list[Entry],
+    kind: str,
+    rounds: int,
+    memory: dict[str, int],
+    floor: Floor | None,
 ) -> Section:
     before = sgemm_peak()
-    times = measure(entries, kind, rounds, f"({workload.key}) {kind}")
-    rows = []
+    marks = [floor] if floor is not None and kind == "step" else []
+    times = measure([*entries, *marks], kind, rounds, f"({workload.key}) {kind}")
+    rows = [
+        Row(mark.contender, times[mark.contender.label], mark.flops, None, "no hypernetwork")
+        for mark in marks
+    ]
     for entry in entries:
         label = entry.contender.label
         held = memory[label] if kind == "step" else None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from entries import Entry
+from floor import Floor
 from tqdm import tqdm
 
 __all__ = ["Times", "measure", "median_ratio"]
@@ -44,7 +45,9 @@ def median_ratio(times: Times, other: Times) -> tuple[float, float, float]:
     return ratios.median, *ratios.quartiles
 
 
-def measure(entries: Sequence[Entry], kind: str, rounds: int, desc: str) -> dict[str, Times]:
+def measure(
+    entries: Sequence[Entry | Floor], kind: str, rounds: int, desc: str
+) -> dict[str, Times]:
     """{label: Times} of ``kind`` ("forward" or "step")."""
     order = random.Random(0)
     calls = {entry.contender.label: _burst_length(entry, kind) for entry in entries}
@@ -57,7 +60,7 @@ def measure(entries: Sequence[Entry], kind: str, rounds: int, desc: str) -> dict
     return {label: Times(tuple(values)) for label, values in seconds.items()}
 
 
-def _burst_length(entry: Entry, kind: str, wanted: float = 0.03) -> int:
+def _burst_length(entry: Entry | Floor, kind: str, wanted: float = 0.03) -> int:
     """3 to 7 timed calls, fewer (but one at least) for those who need longer than the burst."""
     estimate = _burst(entry.action(kind), 2)
     entry.rest()
