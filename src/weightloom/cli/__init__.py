@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from weightloom import __version__
-from weightloom.cli import demo, figures, inspect_, reproduce, results, size
+from weightloom.cli import demo, figures, inspect_, reproduce, results, size, verify
 from weightloom.errors import WeightloomError
 
 __all__ = ["main"]
 
-COMMANDS = (demo, reproduce, figures, results, size, inspect_)
+COMMANDS = (demo, reproduce, figures, results, size, inspect_, verify)
 
 EPILOG = """\
 start here:
@@ -27,6 +27,7 @@ the papers' figures and tables:
   weightloom results --experiment fig3a           its numbers: list, compare, export
 
 the theory:
+  weightloom verify --quick                       every claim of the papers, checked on networks
   weightloom size --m1 1 --m2 2 --eps 0.05        how large must which network be?
 
 saved networks:

@@ -21,6 +21,8 @@ from weightloom.verify.claim import (
     Size,
     Statement,
 )
+from weightloom.verify.page import markdown
+from weightloom.verify.record import Record, load, save, write
 from weightloom.verify.run import ERROR, Result, check, check_all, measure
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "CLAIMS", "CATALOGUE", "PAPERS", "Claim", "Statement", "Evidence", "Size",
     # checking it
     "check", "check_all", "measure", "Result", "HOLDS", "HOLDS_AS_CORRECTED", "FAILS", "ERROR",
+    # keeping what was found
+    "Record", "save", "load", "markdown", "write",
 ]  # fmt: skip
 
 CLAIMS: tuple[Claim, ...] = (

@@ -37,6 +37,11 @@ class Evidence:
     allowed: float
     at: str
 
+    def __post_init__(self) -> None:
+        """Whatever number was given, of numpy or torch or whole, is kept as a plain float."""
+        object.__setattr__(self, "seen", float(self.seen))
+        object.__setattr__(self, "allowed", float(self.allowed))
+
     @property
     def holds(self) -> bool:
         """NaN on either side is no support for anything."""

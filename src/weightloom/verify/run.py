@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,8 +46,11 @@ class Result:
             return self.printed_evidence
         return self.corrected_evidence
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def counterexample(self) -> Evidence | None:
+        """What speaks against the printed statement, if anything does."""
+        evidence = self.printed_evidence
+        return None if evidence is None or evidence.holds else evidence
 
 
 def measure(claim: Claim, size: Size = "full") -> Any:
