@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from weightloom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from weightloom.cli.inspect_files import Loaded
-    from weightloom.symmetry import Equivalence
+    from weightloom.symmetry.files import Loaded
 
 __all__ = ["register"]
 
@@ -106,6 +105,8 @@ def _tolerance(text: str) -> float:
 
 def _run(arguments: argparse.Namespace) -> int:
     from weightloom.cli import inspect_report
+    from weightloom.symmetry.examine import as_dict
+    from weightloom.symmetry.files import same_function
 
     if arguments.module and arguments.activation:
         raise ConfigError("--activation is for inferred networks; with --module the code decides")
@@ -115,18 +116,19 @@ def _run(arguments: argparse.Namespace) -> int:
             "inferred convolutions would be about another network"
         )
     loaded = _load(arguments)
-    verdict = _compare(loaded[0], loaded[1], arguments.tolerance) if len(loaded) == 2 else None
+    verdict = same_function(loaded[0], loaded[1], arguments.tolerance) if len(loaded) == 2 else None
     bounds = not arguments.no_bounds
-    found = [inspect_report.examine(one, bounds, arguments.input_shape) for one in loaded]
+    found = [inspect_report.ask(one, bounds, arguments.input_shape) for one in loaded]
     if arguments.json:
-        print(json.dumps(inspect_report.as_dict(found, verdict), indent=2, allow_nan=False))
+        print(json.dumps(as_dict(found, verdict), indent=2, allow_nan=False))
     else:
         print(inspect_report.as_text(found, verdict, arguments.full))
     return 0 if verdict is None or verdict.same else 1
 
 
 def _load(arguments: argparse.Namespace) -> list[Loaded]:
-    from weightloom.cli.inspect_files import load_by_code, load_by_names
+    from weightloom.cli.inspect_files import load_by_code
+    from weightloom.symmetry.files import load_by_names
 
     paths = [arguments.first] + ([arguments.second] if arguments.second else [])
     if arguments.module:
@@ -136,20 +138,3 @@ def _load(arguments: argparse.Namespace) -> list[Loaded]:
         # Layers are compared by position: "fc1" in one file may be "0" in the other.
         loaded.append(load_by_names(path, arguments.activation, loaded[0].layers))
     return loaded
-
-
-def _compare(a: Loaded, b: Loaded, tolerance: float | None) -> Equivalence:
-    import torch
-
-    from weightloom.symmetry import equivalent
-    from weightloom.symmetry.equivalent import default_tolerance
-
-    # The coarser file sets the tolerance; then both in the wider dtype, so that they can be run.
-    limit = default_tolerance(a.module, b.module) if tolerance is None else tolerance
-    kinds = {p.dtype for one in (a, b) for p in one.module.parameters() if p.is_floating_point()}
-    if len(kinds) > 1:
-        widest = torch.float64 if torch.float64 in kinds else torch.float32
-        a.module.to(widest)
-        b.module.to(widest)
-    # Outputs of a stand-in for convolutions prove nothing, but cannot contradict the weights.
-    return equivalent(a.module, b.module, limit)

@@ -1,71 +1,33 @@
-"""What ``weightloom inspect`` found, as a table and as JSON."""
+"""What ``weightloom inspect`` found, as a table."""
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
-
-from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 
 if TYPE_CHECKING:
     from weightloom.bounds import Report
-    from weightloom.cli.inspect_files import Loaded
-    from weightloom.symmetry import Equivalence, Normality
+    from weightloom.symmetry import Equivalence
+    from weightloom.symmetry.examine import Found
+    from weightloom.symmetry.files import Loaded
 
-__all__ = ["Found", "as_dict", "as_text", "examine"]
+__all__ = ["as_text", "ask"]
 
 SHOWN = 8  # units that are listed one by one
-# What a network can be without being readable; these become a line, other errors end the command.
-SILENT = (UnsupportedModuleError, ShapeError, ConfigError)
 
 
-@dataclass(frozen=True)
-class Found:
-    """Everything about one file; None where ``silent`` says why."""
-
-    loaded: Loaded
-    parameters: int
-    dtype: str
-    fingerprint: str | None
-    normality: Normality | None
-    removable: int | None
-    """units that `reduce` takes out, cascades included"""
-    bounds: Report | None
-    silent: dict[str, str]
-
-
-def examine(loaded: Loaded, bounds: bool, input_shape: Sequence[int] | None) -> Found:
-    """Run every question on one network; what cannot be answered is explained, not fatal."""
+def ask(loaded: Loaded, bounds: bool, input_shape: Sequence[int] | None) -> Found:
+    """Run every question on one network, with the options of the command line."""
     from weightloom.bounds import report
-    from weightloom.symmetry import fingerprint, is_normal, reduce
+    from weightloom.symmetry.examine import CONVOLUTIONAL, examine
 
-    net, silent = loaded.module, {}
-    kinds = sorted({str(p.dtype).removeprefix("torch.") for p in net.parameters()})
-    found: dict[str, Any] = dict.fromkeys(("fingerprint", "normality", "bounds"))
-    questions: dict[str, Any] = {"fingerprint": fingerprint, "normality": is_normal}
     if not bounds:
-        silent["bounds"] = "left out (--no-bounds)"
-    elif loaded.convolutional:
-        silent["bounds"] = (
-            "strides, padding and pooling are not in the file; give --module and --input-shape"
-        )
-    else:
-        questions["bounds"] = lambda network: report(network, input_shape=input_shape)
-    for name, ask in questions.items():
-        try:
-            found[name] = ask(net)
-        except SILENT as error:
-            silent[name] = str(error)
-    removable = None
-    if found["normality"] is not None:
-        # Reducing copies the network: only if there is something to take out.
-        removable = 0 if found["normality"] else reduce(net).removed
-    size = sum(p.numel() for p in net.parameters())
-    return Found(loaded, size, ", ".join(kinds), removable=removable, silent=silent, **found)
+        return examine(loaded, "left out (--no-bounds)")
+    if loaded.convolutional:
+        return examine(loaded, f"{CONVOLUTIONAL}; give --module and --input-shape")
+    return examine(loaded, lambda network: report(network, input_shape=input_shape))
 
 
 # -- text ----------------------------------------------------------------------------------------
@@ -196,39 +158,3 @@ def _item(text: str) -> str:
 
 def _filled(text: str) -> str:
     return textwrap.fill(text, 98)
-
-
-# -- JSON ----------------------------------------------------------------------------------------
-
-
-def as_dict(found: list[Found], verdict: Equivalence | None) -> dict[str, Any]:
-    """Plain values; numbers that JSON cannot hold are null."""
-    made: dict[str, Any] = {"equivalence": None, "networks": [_network(one) for one in found]}
-    if verdict is not None:
-        kept = ("same", "mismatch", "weight_deviation", "output_deviation", "tolerance")
-        made["equivalence"] = {key: _number(getattr(verdict, key)) for key in kept}
-        made["equivalence"] |= {"probes": verdict.probes, "reduced": verdict.reduced}
-    return made
-
-
-def _network(one: Found) -> dict[str, Any]:
-    normality = None
-    if one.normality is not None:
-        normality = {f.name: getattr(one.normality, f.name) for f in fields(one.normality)}
-        normality = {"normal": bool(one.normality), "removable": one.removable, **normality}
-    layers = one.loaded.layers
-    return {
-        "path": str(one.loaded.path),
-        "layers": None if layers is None else list(layers),
-        "assumptions": list(one.loaded.assumptions),
-        "parameters": one.parameters,
-        "dtype": one.dtype,
-        "fingerprint": one.fingerprint,
-        "normality": normality,
-        "bounds": None if one.bounds is None else json.loads(one.bounds.json()),
-        "not_available": one.silent,
-    }
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
