@@ -6,17 +6,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 DEV_READY := $(VENV)/.ready-dev
+DOCS_READY := $(VENV)/.ready-docs
 BENCH_VENV  ?= .venv-benchmarks
 BENCH_READY := $(BENCH_VENV)/.ready
 BENCH  ?=
 # `make run ARGS="--epochs 5"` passes options on to `weightloom demo`.
 ARGS   ?=
 
-.PHONY: help run test lint types unit bench clean
+.PHONY: help run test lint types unit docs bench clean
 
 help:
 	@echo "make run    set up, then run the main job: weightloom demo (ARGS=... for its options)"
 	@echo "make test   set up, then lint, type check and run every test"
+	@echo "make docs   set up, then build the documentation into site/"
 	@echo "make bench  set up, then measure speed: models.py, training.py, kernels.py, symmetry.py in benchmarks/"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -54,6 +56,17 @@ unit: $(DEV_READY)
 	@echo "== tests"
 	$(BIN)/pytest -n 2
 
+$(DOCS_READY): pyproject.toml | $(BIN)/python
+	@echo "== installing what builds the documentation"
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+# Strict: a broken link or an unknown name stops it.
+docs: $(DOCS_READY)
+	@echo "== documentation"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "== site/index.html is ready; with search: $(BIN)/python -m http.server --directory site --bind 127.0.0.1 8000"
+
 # An environment of its own: the peers are old and ask for much that they do not use.
 $(BENCH_READY): pyproject.toml
 	@echo "== making $(BENCH_VENV) with weightloom and its peers"
@@ -73,4 +86,4 @@ bench: $(BENCH_READY)
 	$(BENCH_VENV)/bin/python benchmarks/symmetry.py
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
