@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from weightloom.bounds.rates import ParameterRates, parameter_rates
+from weightloom.bounds.rates import ParameterRates, Rate, parameter_rates
 
 __all__ = ["advice", "amount", "rates_along"]
 
@@ -77,18 +77,15 @@ def _in_all(found: ParameterRates, selector_hint: str) -> str:
     return f"In all it is {compared} at this error: {sizes} of a plain network."
 
 
-def rates_along(found: ParameterRates, errors: Sequence[float]) -> dict[str, list[float]]:
-    """Parameters of every method of ``found`` at other errors, everything else equal.
+def rates_along(found: ParameterRates, errors: Sequence[float]) -> dict[str, list[Rate]]:
+    """What every method of ``found`` needs at other errors, everything else equal.
 
     >>> found = parameter_rates(m1=1, m2=1, smoothness=1, eps=0.5)
-    >>> [round(n) for n in rates_along(found, [0.1, 0.01])["primary"]]
+    >>> [round(rate.parameters) for rate in rates_along(found, [0.1, 0.01])["primary"]]
     [10, 100]
     """
     every = [
         parameter_rates(found.m1, found.m2, found.smoothness, eps, found.selector, found.constants)
         for eps in errors
     ]
-    return {
-        rate.method: [getattr(one, rate.method).parameters for one in every]
-        for rate in found.rates()
-    }
+    return {rate.method: [getattr(one, rate.method) for one in every] for rate in found.rates()}

@@ -192,7 +192,7 @@ def _draw(found: ParameterRates, calibration: Calibration | None, path: Path) ->
 
     top = min(-0.1, math.log10(found.eps) + 1)
     errors = [10 ** (top - 2 * i / 60) for i in range(61)]
-    sizes = rates_along(found, errors)
+    lines = rates_along(found, errors)
     with drawing.style():
         figure, (axes,) = drawing.new_figure(size=(7.0, 4.8))
         for number, rate in enumerate(found.rates()):
@@ -202,7 +202,8 @@ def _draw(found: ParameterRates, calibration: Calibration | None, path: Path) ->
             # Lines may lie on each other: the later ones are dashed, so that both are seen.
             dash = "-" if number % 2 == 0 else (0, (4, 3))
             colour = drawing.COLOURS[number]
-            axes.plot(errors, sizes[rate.method], color=colour, linestyle=dash, label=label)
+            sizes = [one.parameters for one in lines[rate.method]]
+            axes.plot(errors, sizes, color=colour, linestyle=dash, label=label)
         axes.axvline(found.eps, color="#777777", linewidth=1.0)
         axes.set(xscale="log", yscale="log", xlabel="largest error eps", ylabel="parameters")
         axes.invert_xaxis()

@@ -1,0 +1,91 @@
+"""Which model?: how many parameters a plain network, an embedding method, a hypernetwork need."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from weightloom.web.context import Context
+
+__all__ = ["router"]
+
+#: Errors along the chart's axis.
+POINTS = 61
+
+Dimension = Annotated[int, Query(ge=1, le=1000)]
+Error = Annotated[float, Query(ge=1e-12, lt=1, allow_inf_nan=False)]
+
+
+def router(context: Context) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/rates")
+    async def rates(
+        m1: Dimension,
+        m2: Dimension,
+        eps: Error,
+        smoothness: Annotated[int, Query(ge=1, le=100)] = 1,
+        selector: Annotated[int | None, Query(ge=1, le=10**6)] = None,
+        calibrate: bool = False,
+    ) -> dict[str, Any]:
+        store = context.settings.store if calibrate else None
+        asked = (m1, m2, smoothness, eps, selector)
+        answer: dict[str, Any] = await context.run(answer_for, asked, store)
+        return answer
+
+    return routes
+
+
+def answer_for(
+    asked: tuple[int, int, int, float, int | None], store: Path | None
+) -> dict[str, Any]:
+    """Rows of the table, lines of the chart, and words; with ``store``, its measured constants."""
+    from weightloom.bounds import advice, amount, parameter_rates, rates_along
+
+    m1, m2, smoothness, eps, selector = asked
+    constants, note = _measured(store, m1, m2, smoothness) if store is not None else (None, None)
+    found = parameter_rates(m1, m2, smoothness, eps, selector, constants)
+    known = [rate for rate in found.rates() if constants is None or rate.method in constants]
+    top = min(-0.05, math.log10(eps) + 1)
+    errors = [10 ** (top - 2 * i / (POINTS - 1)) for i in range(POINTS)]
+    lines = rates_along(found, errors)
+    return {
+        "rows": [
+            {
+                "method": rate.method,
+                "name": rate.name,
+                "parameters": amount(rate.log10),
+                "log10": rate.log10,
+                "exponent": rate.exponent,
+                "kind": rate.kind if constants is None else "built",
+                "theorem": rate.theorem,
+                "constant": found.constants[rate.method],
+            }
+            for rate in known
+        ],
+        "silent": [rate.name for rate in found.rates() if rate not in known],
+        "errors": errors,
+        "lines": {rate.method: [one.log10 for one in lines[rate.method]] for rate in known},
+        "advice": advice(found, constants, "how many, if you know it, goes into the field above"),
+        "assumptions": list(found.assumptions),
+        "calibration": note,
+    }
+
+
+def _measured(store: Path, m1: int, m2: int, smoothness: int) -> tuple[dict[str, float], str]:
+    from weightloom.errors import ConfigError
+    from weightloom.experiments.modularity.rates_calibrate import COMMAND, calibrate
+    from weightloom.lab import Store
+
+    if not store.exists():
+        raise ConfigError(
+            f"there is no store of results to take measured constants from; run `{COMMAND}` first, "
+            f"or take constants of 1"
+        )
+    # Rows that cannot be read are named by the Results tab; here they only do not count.
+    with Store(store, create=False, on_corrupt=lambda text: None) as opened:
+        found = calibrate(opened.results("rates"), m1, m2, smoothness)
+    return dict(found.constants), found.text()
