@@ -13,13 +13,14 @@ BENCH  ?=
 # `make run ARGS="--epochs 5"` passes options on to `weightloom demo`.
 ARGS   ?=
 
-.PHONY: help run test lint types unit docs bench clean
+.PHONY: help run test lint types unit browser docs bench clean
 
 help:
 	@echo "make run    set up, then run the main job: weightloom demo (ARGS=... for its options)"
 	@echo "make test   set up, then lint, type check and run every test"
 	@echo "make docs   set up, then build the documentation into site/"
 	@echo "make bench  set up, then measure speed: models.py, training.py, kernels.py, symmetry.py in benchmarks/"
+	@echo "make browser  install Debian's chromium for the page's tests, if there is none and we may"
 	@echo "make clean  remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -52,7 +53,7 @@ types: $(DEV_READY)
 	@echo "== types"
 	$(BIN)/mypy
 
-unit: $(DEV_READY)
+unit: $(DEV_READY) browser
 	@echo "== tests"
 	$(BIN)/pytest -n 2
 
@@ -66,6 +67,16 @@ docs: $(DOCS_READY)
 	@echo "== documentation"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "== site/index.html is ready; with search: $(BIN)/python -m http.server --directory site --bind 127.0.0.1 8000"
+
+# The page is tested in a real browser. Without one those tests are skipped, and say so.
+browser:
+	@if [ -n "$$WEIGHTLOOM_CHROMIUM" ] || command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	elif ! command -v apt-get >/dev/null; then echo "== no Chromium, and no apt-get to install it with: browser tests are skipped"; \
+	elif [ "$$(id -u)" = 0 ]; then echo "== installing chromium for the page's tests (apt-get)"; \
+	    apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "== that failed: browser tests are skipped"; \
+	elif sudo -n true 2>/dev/null; then echo "== installing chromium for the page's tests (sudo apt-get)"; \
+	    sudo -n apt-get install -y -qq chromium >/dev/null || echo "== that failed: browser tests are skipped"; \
+	else echo "== no Chromium: browser tests are skipped (sudo apt-get install chromium)"; fi
 
 # An environment of its own: the peers are old and ask for much that they do not use.
 $(BENCH_READY): pyproject.toml

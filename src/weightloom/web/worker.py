@@ -1,0 +1,188 @@
+"""Work in a process of its own: it may be slow, run out of memory or be killed; the page stays.
+
+One process per `Worker`, one piece of work at a time, a bounded queue before it. `multiprocessing`
+and not `ProcessPoolExecutor`, which cannot stop a piece of work that has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from weightloom.errors import WeightloomError
+
+__all__ = ["BusyError", "RefusedError", "TooSlowError", "Worker", "WorkerDiedError", "WorkerError"]
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[Any], None]
+
+
+class RefusedError(Exception):
+    """Work that was not done, though the request was fine; ``status`` is HTTP's."""
+
+    status = 503
+
+
+class BusyError(RefusedError):
+    """Too much work is waiting already."""
+
+    status = 429
+
+
+class WorkerDiedError(RefusedError):
+    """The process ended in the middle of this piece of work."""
+
+
+class TooSlowError(RefusedError):
+    """The work took longer than it may; its process was ended."""
+
+
+class WorkerError(Exception):
+    """An exception that nobody foresaw; what happened is in the log."""
+
+
+class Worker:
+    """Runs functions in one other process, in turn.
+
+    ``seconds``: how long a piece of work may take; ``queue``: how many may wait.
+    """
+
+    def __init__(self, name: str, *, seconds: float, queue: int) -> None:
+        self.name, self.seconds, self.queue = name, seconds, queue
+        self._waiting = 0
+        self._closed = False
+        self._lock = threading.Lock()  # around starting and ending the process
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        # One thread talks to the process: what it is handed meanwhile waits in order.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"weightloom-{name}")
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number; None before the first piece of work and after an end."""
+        process = self._process
+        return process.pid if process is not None and process.is_alive() else None
+
+    async def run(
+        self, function: Callable[..., Any], *arguments: Any, report: Report | None = None
+    ) -> Any:
+        """What ``function(*arguments)`` returns there. Both must be picklable, so the function is
+        one at the top of a module.
+
+        With ``report``, the function gets one more argument, which it may call with anything as
+        often as it likes; each arrives at ``report``, in another thread.
+        """
+        if self._waiting > self.queue:
+            raise BusyError(
+                f"{self.queue} requests are waiting already; try again in a moment (the page works "
+                f"on one at a time)"
+            )
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._call, function, arguments, report)
+        finally:
+            self._waiting -= 1
+
+    def start(self) -> None:
+        """Start the process now, so that the first piece of work need not wait for imports."""
+        self._thread.submit(self._connected)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._closed = True
+        self._end()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _connected(self) -> Connection:
+        with self._lock:
+            if self._closed:
+                raise WorkerDiedError("the page is shutting down")
+            if self._process is None or not self._process.is_alive() or self._pipe is None:
+                context = multiprocessing.get_context("spawn")
+                self._pipe, theirs = context.Pipe()
+                self._process = context.Process(
+                    target=_serve, args=(theirs,), name=f"weightloom-{self.name}", daemon=True
+                )
+                self._process.start()
+                theirs.close()  # so that its end is noticed here
+            return self._pipe
+
+    def _end(self) -> None:
+        with self._lock:
+            process, pipe = self._process, self._pipe
+            self._process = self._pipe = None
+            if process is not None:
+                process.kill()
+                process.join()
+            if pipe is not None:
+                pipe.close()
+
+    def _call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], report: Report | None
+    ) -> Any:
+        pipe = self._connected()
+        deadline = time.monotonic() + self.seconds
+        try:
+            pipe.send((function, arguments, report is not None))
+            while True:
+                if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                    self._end()
+                    raise TooSlowError(
+                        f"this took longer than {self.seconds:g} seconds and was stopped; ask for "
+                        f"less (smaller sizes, fewer points)"
+                    )
+                kind, content = pipe.recv()
+                if kind != "report":
+                    return _opened(kind, content)
+                if report is not None:
+                    report(content)
+        except (EOFError, OSError) as error:
+            self._end()
+            log.warning("the %s worker ended in the middle of %s", self.name, function.__name__)
+            raise WorkerDiedError(
+                "the process that was working on this ended (killed, or out of memory); a new one "
+                "answers the next request"
+            ) from error
+
+
+def _opened(kind: str, content: Any) -> Any:
+    if kind == "done":
+        return content
+    if kind == "told":
+        raise WeightloomError(content)
+    log.error("in a worker:\n%s", content)
+    raise WorkerError(content)
+
+
+def _serve(pipe: Connection) -> None:
+    """The other process: take a function, call it, send back what it returned or raised."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, arguments, reports = pipe.recv()
+        except EOFError:  # the server is gone
+            return
+        more = (lambda content: pipe.send(("report", content)),) if reports else ()
+        try:
+            answer = ("done", function(*arguments, *more))
+        except WeightloomError as error:
+            answer = ("told", str(error))
+        except MemoryError:
+            answer = ("told", "there is not enough memory for this; ask for less")
+        except Exception:
+            answer = ("failed", traceback.format_exc())
+        pipe.send(answer)

@@ -1,0 +1,77 @@
+"""The page for tests: a client without a network, a real server, a real browser."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from tests.web import browser as chromium
+from weightloom.web import Settings, create_app
+
+
+@contextlib.contextmanager
+def running(settings):
+    """A server on a free port, in a thread; gives its address. Its workers are real processes."""
+    import uvicorn
+
+    app = create_app(settings)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server ended before it answered"
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def page_settings(tmp_path_factory):
+    """Settings whose folders are the tests' own."""
+    folder = tmp_path_factory.mktemp("page")
+    return Settings(
+        store=folder / "results.sqlite", demo_dir=folder / "demo", cache_dir=folder / "cache"
+    )
+
+
+@pytest.fixture(scope="session")
+def client(page_settings):
+    """Requests to the application itself; workers are real."""
+    from starlette.testclient import TestClient
+
+    with TestClient(create_app(page_settings), base_url="http://localhost") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def server(page_settings):
+    """The address of a running page."""
+    with running(page_settings) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def chrome():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        made = chromium.launch(playwright)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(chrome, server):
+    """An open laptop-sized page; the test fails if it errs, breaks its policy or asks elsewhere."""
+    context = chrome.new_context(
+        base_url=server, viewport={"width": 1280, "height": 800}, accept_downloads=True
+    )
+    made = context.new_page()
+    problems = chromium.watch(made, server)
+    yield made
+    context.close()
+    assert problems == []
