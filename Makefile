@@ -70,7 +70,7 @@ docs: $(DOCS_READY)
 
 # The page is tested in a real browser. Without one those tests are skipped, and say so.
 browser:
-	@if [ -n "$$WEIGHTLOOM_CHROMIUM" ] || command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	@if [ -n "$$WEIGHTLOOM_CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then :; \
 	elif ! command -v apt-get >/dev/null; then echo "== no Chromium, and no apt-get to install it with: browser tests are skipped"; \
 	elif [ "$$(id -u)" = 0 ]; then echo "== installing chromium for the page's tests (apt-get)"; \
 	    apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "== that failed: browser tests are skipped"; \
