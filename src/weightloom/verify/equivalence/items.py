@@ -26,4 +26,12 @@ ITEMS: dict[int, str] = {
     16: "permutation within pooling regions",
     17: "equivalence of residual layers",
     18: "attention: query and key",
+    # beyond the catalogue
+    19: "equivalence on a set, Definition 1",
+    20: "different activations, one function",
+    21: "covering number, Definition 2",
+    22: "decomposition of the generalisation error",
+    23: "copies of a solution are solutions; wider networks have more of them",
+    24: "softmax forgets a shift of a row",
+    25: "fully connected layers as convolutions",
 }
