@@ -35,6 +35,8 @@ class Loaded:
     """None: built by the user's own code"""
     convolutional: bool
     assumptions: tuple[str, ...]
+    activation: str | None = None
+    """the one assumed between layers; None: the user's own code knows"""
 
 
 def load_by_names(
@@ -64,7 +66,9 @@ def load_by_names(
     except WeightloomError as error:
         raise type(error)(f"{label!r}: {error}") from error
     said = [text.replace("as asked for", source or "as asked for") for text in found.assumptions]
-    return Loaded(Path(label), found.module, found.layers, found.convolutional, tuple(said))
+    return Loaded(
+        Path(label), found.module, found.layers, found.convolutional, tuple(said), found.activation
+    )
 
 
 def same_function(a: Loaded, b: Loaded, tolerance: float | None = None) -> Equivalence:

@@ -69,7 +69,7 @@ def answer_for(
         "silent": [rate.name for rate in found.rates() if rate not in known],
         "errors": errors,
         "lines": {rate.method: [one.log10 for one in lines[rate.method]] for rate in known},
-        "advice": advice(found, constants, "how many, if you know it, goes into the field above"),
+        "advice": advice(found, constants, "fill in how many, if you know it"),
         "assumptions": list(found.assumptions),
         "calibration": note,
     }
