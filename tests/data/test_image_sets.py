@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.data.test_mnist import TRAIN, write
-from weightloom.data import DataError, load_digits, load_mnist_or_digits
+from weightloom.data import DataError, has_images, load_digits, load_mnist_or_digits
+from weightloom.errors import ConfigError
 
 
 def test_mnist_when_it_is_there(tmp_path: Path) -> None:
@@ -34,3 +35,14 @@ def test_a_damaged_mnist_is_not_replaced(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match="all four are needed"):
         load_mnist_or_digits(tmp_path, verify=False)
+
+
+def test_whether_a_set_is_there(tmp_path: Path) -> None:
+    assert not has_images("mnist", tmp_path)
+    write(tmp_path)
+    assert has_images("mnist", tmp_path)
+    assert not has_images("cifar10", tmp_path)
+    (tmp_path / "test_batch").touch()  # not whole, but there: reading it will say what is wrong
+    assert has_images("cifar10", tmp_path)
+    with pytest.raises(ConfigError, match="images='svhn' is unknown; choose one of mnist, cifar10"):
+        has_images("svhn", tmp_path)

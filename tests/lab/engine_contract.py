@@ -76,7 +76,7 @@ class EngineContract:
             assert made_with["started"] <= result.finished
             assert set(made_with) == {
                 "commit", "dirty", "weightloom", "torch", "numpy", "python", "system", "cpu",
-                "threads", "started",
+                "threads", "started", "stand_in",
             }  # fmt: skip
 
 

@@ -7,7 +7,16 @@ import pytest
 from tests.lab.engine_contract import assert_all_there
 from tests.lab.toy import Quick, Toy, begun, outcome
 from weightloom.errors import ConfigError, StoreFullError
-from weightloom.lab import Engine, Outcome, Result, Run, Store, make_engine, run_experiments
+from weightloom.lab import (
+    Engine,
+    Outcome,
+    Result,
+    Run,
+    Store,
+    estimate,
+    make_engine,
+    run_experiments,
+)
 
 
 @pytest.fixture
@@ -261,3 +270,35 @@ def test_experiments_that_ask_for_nonsense(store, engine, runs, scale, message):
     toy.runs = runs
     with pytest.raises(ConfigError, match=message):
         run_experiments([toy], scale, store, engine)
+
+
+class Substitute(Toy):
+    """Makes do with something else for depths 2 and 3 while the data folder is empty."""
+
+    def stand_in(self, run, data_dir):
+        return run.config["depth"] > 1 and not any(data_dir.iterdir())
+
+
+def test_what_was_made_from_a_stand_in_is_made_again_when_the_data_are_there(
+    store, engine, tmp_path
+):
+    data, log, said = tmp_path / "data", tmp_path / "log", []
+    data.mkdir()
+    toy = Substitute(log=log)
+
+    def go():
+        return run_experiments([toy], "smoke", store, engine, data_dir=data, say=said.append)
+
+    assert go().statuses.total() == 6
+    assert sum(result.provenance["stand_in"] for result in store.results()) == 4
+    assert (go().stored, said) == (6, [])  # still nothing better
+    (data / "set").touch()
+    assert estimate(toy, "smoke", store, data).missing == 4
+    summary = go()
+    assert (summary.stored, summary.statuses) == (2, {"done": 4})
+    assert said == [
+        "4 stored runs were made without the paper's data, which are there now: they are run again"
+    ]
+    assert not any(result.provenance["stand_in"] for result in store.results())
+    (data / "set").unlink()  # the real thing is never replaced by the stand-in
+    assert (go().stored, len(begun(log))) == (6, 10)

@@ -29,7 +29,7 @@ unfinished experiments:
 
 examples:
   weightloom figures fig3a                       at the scale of which most is stored
-  weightloom figures 'fig3*' --scale laptop      all panels
+  weightloom figures 'fig3[a-f]' --scale laptop  all panels
   weightloom figures fig3a --store shared.sqlite --out report/figures
 """
 

@@ -49,7 +49,7 @@ exit status:
 examples:
   weightloom reproduce --list                        what there is, what is stored, how long
   weightloom reproduce fig3a --scale smoke           try it
-  weightloom reproduce 'fig3*' --scale laptop        all panels of the figure
+  weightloom reproduce 'fig3[a-f]' --scale laptop    all panels of the figure
   weightloom reproduce --paper infinite-width        everything that rests on one paper
   weightloom reproduce fig3a --workers 2             two processes instead of one with two threads
   weightloom reproduce fig3a --scale paper --engine ray --address auto      on a Ray cluster
@@ -168,7 +168,7 @@ def _list(chosen: Sequence[Experiment], arguments: argparse.Namespace) -> None:
         store = lab_options.open_store(arguments.store, create=False)
     rows = []
     for experiment in chosen:
-        seen = estimate(experiment, arguments.scale, store)
+        seen = estimate(experiment, arguments.scale, store, arguments.data_dir)
         failed = f", {seen.failed} failed" if seen.failed else ""
         time = duration(seen.seconds) if seen.missing else "done"
         rows.append(
@@ -206,7 +206,9 @@ def _agreed(chosen: Sequence[Experiment], store: Store, arguments: argparse.Name
     """Show how long it will take; ask, if it is the paper's scale and there is something to do."""
     from weightloom.lab import duration, estimate
 
-    estimates = [estimate(experiment, arguments.scale, store) for experiment in chosen]
+    estimates = [
+        estimate(experiment, arguments.scale, store, arguments.data_dir) for experiment in chosen
+    ]
     parallel = arguments.workers or 1
     asking = arguments.scale == "paper" and any(each.missing for each in estimates)
     if asking or not arguments.quiet:

@@ -3,7 +3,7 @@
 from weightloom.data.bumps import BumpTarget, CubeTarget, FactoredTarget, FourierTarget
 from weightloom.data.cifar import load_cifar10
 from weightloom.data.digits import ImageSplit, load_digits
-from weightloom.data.image_sets import load_mnist_or_digits
+from weightloom.data.image_sets import has_images, load_mnist_or_digits
 from weightloom.data.image_sets_base import DataError, ImageSet, MissingDataError
 from weightloom.data.images import pixel_centres, shift
 from weightloom.data.mnist import load_mnist
@@ -29,6 +29,7 @@ __all__ = [
     "load_mnist",
     "load_cifar10",
     "load_mnist_or_digits",
+    "has_images",
     "DataError",
     "MissingDataError",
     "pixel_centres",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from weightloom.data.image_sets_base import DataError, ImageSet, check_sum, find_set
 
-__all__ = ["load_cifar10", "read_pickle"]
+__all__ = ["find_cifar10", "load_cifar10", "read_pickle"]
 
 _PLACES = ("cifar-10-batches-py", ".")
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -37,6 +37,11 @@ _SUMS = {
 }
 
 
+def find_cifar10(folder: Path | None = None) -> Path:
+    """Where CIFAR-10's files are (see `find_set`); MissingDataError if they are nowhere."""
+    return find_set("CIFAR-10", _PLACES, (*_BATCHES, _TEST), folder)
+
+
 def load_cifar10(
     folder: Path | None = None,
     *,
@@ -50,7 +55,7 @@ def load_cifar10(
     which. ``train`` and ``test`` keep the first so many images. ``verify=False`` admits files
     whose content is not the published one.
     """
-    here = find_set("CIFAR-10", _PLACES, (*_BATCHES, _TEST), folder)
+    here = find_cifar10(folder)
     there = [name for name in _BATCHES if (here / name).is_file()]
     if not there or not (here / _TEST).is_file():
         raise DataError(

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weightloom.data.cifar import find_cifar10
 from weightloom.data.digits import load_digits
 from weightloom.data.image_sets_base import ImageSet, MissingDataError
-from weightloom.data.mnist import load_mnist
+from weightloom.data.mnist import find_mnist, load_mnist
+from weightloom.errors import ConfigError
 
-__all__ = ["load_mnist_or_digits"]
+__all__ = ["has_images", "load_mnist_or_digits"]
+
+_FINDERS = {"mnist": find_mnist, "cifar10": find_cifar10}
+
+
+def has_images(name: str, folder: Path | None = None) -> bool:
+    """Whether the set's files are there, whole or not; quick, as none is read.
+
+    >>> has_images("mnist", Path("nowhere"))
+    False
+    """
+    if name not in _FINDERS:
+        raise ConfigError(f"images={name!r} is unknown; choose one of {', '.join(_FINDERS)}")
+    try:
+        _FINDERS[name](folder)
+    except MissingDataError:
+        return False
+    return True
 
 
 def load_mnist_or_digits(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weightloom.data.image_sets_base import DataError, ImageSet, check_sum, find_set
 
-__all__ = ["load_mnist", "read_idx"]
+__all__ = ["find_mnist", "load_mnist", "read_idx"]
 
 _PLACES = ("MNIST/raw", "raw", ".")
 
@@ -29,6 +29,12 @@ _SUMS = {
 }
 
 
+def find_mnist(folder: Path | None = None) -> Path:
+    """Where MNIST's files are (see `find_set`); MissingDataError if they are nowhere."""
+    names = [end for name in _SUMS for end in (f"{name}.gz", name)]
+    return find_set("MNIST", _PLACES, names, folder)
+
+
 def load_mnist(
     folder: Path | None = None,
     *,
@@ -41,8 +47,7 @@ def load_mnist(
     60,000 images to train on and 10,000 to test on; ``train`` and ``test`` keep the first so many
     of them. ``verify=False`` admits files whose content is not the published one.
     """
-    names = [end for name in _SUMS for end in (f"{name}.gz", name)]
-    here = find_set("MNIST", _PLACES, names, folder)
+    here = find_mnist(folder)
     first, first_labels = _split(here, "train", train, verify)
     last, last_labels = _split(here, "t10k", test, verify)
     if first.shape[1] != last.shape[1]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from weightloom.lab.experiment import Experiment, wanted
+from weightloom.lab.experiment import Experiment, outdated, wanted
 from weightloom.lab.provenance import cpu_name
 from weightloom.lab.runs import Result, Run
 from weightloom.lab.store import Store
@@ -31,13 +32,19 @@ class Estimate:
         return self.wanted - self.stored
 
 
-def estimate(experiment: Experiment, scale: str, store: Store | None) -> Estimate:
+def estimate(
+    experiment: Experiment, scale: str, store: Store | None, data_dir: Path | None = None
+) -> Estimate:
     """What of ``experiment`` is in ``store`` (None: nothing), and how long the rest will take."""
     runs = wanted(experiment, scale)
     names = dict.fromkeys(run.experiment for run in runs)
     # Also results that are not wanted at this scale: they tell how fast this machine is.
     results = [] if store is None else [r for name in names for r in store.results(name)]
-    stored = {result.run for result in results if not result.outcome.failed} & set(runs)
+    stored = {
+        result.run
+        for result in results
+        if not result.outcome.failed and not outdated(experiment, result, data_dir)
+    } & set(runs)
     failed = {result.run for result in results if result.outcome.failed} & set(runs)
     rate, measured_on = seconds_per_cost(experiment, results)
     return Estimate(

@@ -19,10 +19,15 @@ from weightloom.lab.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SCALES", "Experiment", "Outcome", "Result", "Run", "Table", "Workspace", "wanted"]
+__all__ = [
+    "SCALES", "STAND_IN", "Experiment", "Outcome", "Result", "Run", "Table", "Workspace",
+    "outdated", "wanted",
+]  # fmt: skip
 
 #: seconds; minutes to an hour on two cores; the paper's own numbers.
 SCALES = ("smoke", "laptop", "paper")
+#: In a result's provenance: whether other data stood in for the paper's.
+STAND_IN = "stand_in"
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,14 @@ class Experiment(ABC):
         """How long ``run`` takes compared to others of this experiment."""
         return 1.0
 
+    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
+        """Whether ``run`` would now have to use other data than the paper's, which are missing.
+
+        A result that was made from a stand-in is replaced once the real data are there; never the
+        other way round.
+        """
+        return False
+
 
 def wanted(experiment: Experiment, scale: str) -> list[Run]:
     """The runs of ``experiment`` at ``scale``, with both checked."""
@@ -107,3 +120,9 @@ def wanted(experiment: Experiment, scale: str) -> list[Run]:
             f"seed {twice.seed}, {dict(twice.config)}. Give repetitions seeds of their own"
         )
     return runs
+
+
+def outdated(experiment: Experiment, result: Result, data_dir: Path | None) -> bool:
+    """Whether ``result`` was made from a stand-in for data that can be had now."""
+    made_from_it = bool(result.provenance.get(STAND_IN))
+    return made_from_it and not experiment.stand_in(result.run, data_dir)

@@ -17,7 +17,7 @@ from pathlib import Path
 from weightloom.lab.claims import Claim, Desk
 from weightloom.lab.engines import Died, Ended, Engine, Event, Job
 from weightloom.lab.engines.base import failures
-from weightloom.lab.experiment import Experiment, Workspace, wanted
+from weightloom.lab.experiment import Experiment, Workspace, outdated, wanted
 from weightloom.lab.progress import Progress
 from weightloom.lab.provenance import provenance
 from weightloom.lab.runs import Result, Run
@@ -61,7 +61,7 @@ def run_experiments(
     An exception in a group is stored as failed and the others go on. Ctrl-C returns early with
     ``interrupted``. The engine is not closed, except after Ctrl-C or an error of the store.
     """
-    plan = _Plan(experiments, scale, store)
+    plan = _Plan(experiments, scale, store, data_dir)
     common = Workspace(
         progress=progress and engine.visible,
         threads=engine.threads,
@@ -70,6 +70,11 @@ def run_experiments(
     )
     started = time.perf_counter()
     with Progress(plan.missing_cost(), plan.missing(), show=progress, say=say) as bar:
+        if plan.outdated:
+            bar.say(
+                f"{plan.outdated} stored runs were made without the paper's data, which are there "
+                "now: they are run again"
+            )
         session = _Session(plan, store, engine, common, bar, on_result)
         try:
             session.work()
@@ -85,7 +90,13 @@ def run_experiments(
 class _Plan:
     """All runs that are wanted, where they belong, and which of them this process gave up."""
 
-    def __init__(self, experiments: Sequence[Experiment], scale: str, store: Store) -> None:
+    def __init__(
+        self,
+        experiments: Sequence[Experiment],
+        scale: str,
+        store: Store,
+        data_dir: Path | None,
+    ) -> None:
         self.runs: dict[str, Run] = {}
         self.owner: dict[str, Experiment] = {}
         self.group: dict[str, tuple[str, str]] = {}
@@ -95,18 +106,26 @@ class _Plan:
                     self.runs[run.key] = run
                     self.owner[run.key] = experiment
                     self.group[run.key] = (experiment.name, experiment.group(run))
-        readable = {r.run.key for r in store.of(self.runs.values()) if not r.outcome.failed}
-        # Rows that are there but cannot be read: `finished` says done, and they are not.
-        self.damaged = (store.finished() & set(self.runs)) - readable
-        self.stored_before = len(readable)
-        self._at_start = [run for key, run in self.runs.items() if key not in readable]
+        found = {r.run.key: r for r in store.of(self.runs.values()) if not r.outcome.failed}
+        old = {key for key, r in found.items() if outdated(self.owner[key], r, data_dir)}
+        self.outdated = len(old)
+        usable = found.keys() - old
+        # Rows that cannot be read or are outdated: `finished` says done, and they are not.
+        self.unusable = (store.finished() & set(self.runs)) - usable
+        self.stored_before = len(usable)
+        self._at_start = [run for key, run in self.runs.items() if key not in usable]
         self.given_up: set[str] = set()
 
     def missing(self) -> int:
         return len(self._at_start)
 
     def missing_cost(self) -> float:
-        return sum(self.owner[run.key].cost(run) for run in self._at_start)
+        return sum(map(self.cost, self._at_start))
+
+    def cost(self, run: Run) -> float:
+        """In seconds, as the experiments guess: units of cost differ between them."""
+        experiment = self.owner[run.key]
+        return experiment.seconds_per_cost * experiment.cost(run)
 
     def open(self, finished: set[str]) -> list[str]:
         """Keys that are neither stored nor given up, in order."""
@@ -188,7 +207,7 @@ class _Session:
         return True
 
     def _finished(self) -> set[str]:
-        return self.store.finished() - self.plan.damaged
+        return self.store.finished() - self.plan.unusable
 
     def _handle(self, job: Job, event: Event) -> None:
         claim, still_open = self.claims[job]
@@ -208,14 +227,14 @@ class _Session:
 
     def _keep(self, job: Job, result: Result) -> None:
         self.store.add(result)
-        self.plan.damaged.discard(result.run.key)
+        self.plan.unusable.discard(result.run.key)
         self.summary.statuses[result.outcome.status] += 1
         if result.outcome.failed:
             self.plan.given_up.add(result.run.key)
             self.summary.failed.append(result)
             if len([r for r in self.summary.failed if r.run in job.runs]) == 1:
                 self.bar.say(_complaint(job, result))
-        self.bar.advance(job.experiment.cost(result.run))
+        self.bar.advance(self.plan.cost(result.run))
         if self.on_result is not None:
             self.on_result(result)
 

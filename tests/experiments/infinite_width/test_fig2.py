@@ -20,7 +20,7 @@ TINY = {
 }  # fmt: skip
 
 
-def fake(accuracy, images="mnist", inits=("default",), digits=0.0, seeds=3, name="rotations"):
+def fake(accuracy, images="mnist", inits=("default",), digits=0.0, seeds=3, name="fig2"):
     """``accuracy(width, depth, rate)`` with a little noise, for widths 10, 100 and depths 3, 8."""
     results = []
     for init in inits:
@@ -46,7 +46,7 @@ def words(results):
 
 @pytest.mark.parametrize("scale", SCALES[:2])
 def test_runs_are_complete_and_unique(scale):
-    experiment = all_experiments()["rotations"]
+    experiment = all_experiments()["fig2"]
     runs = wanted(experiment, scale)
     assert {run.config["images"] for run in runs} == {"mnist", "cifar10"}
     assert all(experiment.cost(run) > 0 for run in runs)
@@ -185,7 +185,5 @@ def test_sets_and_initialisations_may_have_choices_of_their_own():
 
 
 def test_unknown_choices():
-    with pytest.raises(
-        ValueError, match=r"rotations was given width; what can be chosen is .*widths"
-    ):
+    with pytest.raises(ValueError, match=r"fig2 was given width; what can be chosen is .*widths"):
         Rotations(width=3)

@@ -28,7 +28,7 @@ def fake(accuracy, seeds=3):
                     metrics = {"accuracy": value, "mean_accuracy": value, "chance": 0.13,
                                "generated": 5, "digits": 0.0}  # fmt: skip
                     outcome = Outcome("diverged" if lost else "done", metrics)
-                    results.append(Result(Run("rotations-rates", config, seed), outcome))
+                    results.append(Result(Run("fig4", config, seed), outcome))
     return results
 
 
@@ -45,7 +45,7 @@ def words(results):
 
 @pytest.mark.parametrize("scale", SCALES[:2])
 def test_runs_are_complete_and_unique(scale):
-    experiment = all_experiments()["rotations-rates"]
+    experiment = all_experiments()["fig4"]
     runs = wanted(experiment, scale)
     assert all(experiment.cost(run) > 0 for run in runs)
     assert pickle.loads(pickle.dumps(experiment)).runs(scale) == runs

@@ -36,7 +36,7 @@ def fake(accuracy, seeds=3, digits=0.0):
                            "test_loss": math.nan if lost else 1 - value,
                            "learning_rate": math.sqrt(width)}  # fmt: skip
                 outcome = Outcome("diverged" if lost else "done", metrics)
-                results.append(Result(Run("wide-shallow", config, seed), outcome))
+                results.append(Result(Run("fig5", config, seed), outcome))
     return results
 
 
@@ -55,7 +55,7 @@ def words(results):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_runs_are_complete_and_unique(scale):
-    experiment = all_experiments()["wide-shallow"]
+    experiment = all_experiments()["fig5"]
     runs = wanted(experiment, scale)
     found = [in_setting([Result(run, Outcome("done", {})) for run in runs], s) for s in SETTINGS]
     assert sum(map(len, found)) == len(runs)
@@ -143,7 +143,7 @@ def test_a_tiny_group_runs_on_digits(setting, tmp_path):
     form, objective, factor = setting
     config = {**CONFIG, "parametrisation": form, "objective": objective, "width": 16,
               "rate_factor": factor}  # fmt: skip
-    runs = [Run("wide-shallow", config, seed) for seed in range(2)]
+    runs = [Run("fig5", config, seed) for seed in range(2)]
     done = list(WideShallow().execute(runs, Workspace(data_dir=tmp_path)))
     assert [run for run, _ in done] == runs
     for _, outcome in done:
@@ -159,7 +159,7 @@ def test_the_rate_is_used(setting, tmp_path):
     form, objective, factor = setting
     config = {**CONFIG, "train_images": 20, "epochs": 1, "parametrisation": form,
               "objective": objective, "width": 25, "rate_factor": factor}  # fmt: skip
-    runs = [Run("wide-shallow", config, 3)]
+    runs = [Run("fig5", config, 3)]
     ((_, outcome),) = WideShallow().execute(runs, Workspace(data_dir=tmp_path))
     images = load_images("mnist", 20, 40, tmp_path)
     mean, deviation = images.train.mean(), images.train.std()

@@ -11,7 +11,7 @@ import torch
 from weightloom.data import ImageSet
 from weightloom.errors import ConfigError
 from weightloom.experiments import all_experiments
-from weightloom.experiments.infinite_width import protocol, table1_picture
+from weightloom.experiments.infinite_width import fig3, protocol
 from weightloom.experiments.infinite_width.protocol import (
     TASKS,
     coordinates,
@@ -218,7 +218,7 @@ def test_the_best_moment_of_the_best_rate() -> None:
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", ["table1", "infinite-fig3"])
+@pytest.mark.parametrize("name", ["table1", "fig3"])
 def test_runs_are_complete_and_unique(name: str, scale: str) -> None:
     experiment = all_experiments()[name]
     runs = wanted(experiment, scale)
@@ -377,18 +377,28 @@ def test_figure_and_table_are_drawn_from_results_alone() -> None:
 
 def test_picture_from_a_tiny_run() -> None:
     config = {"images": 12, "shown": 3, "steps": 3, "rates": [1e-2]}
-    outcome = table1_picture.measure(config, 0, DATA)
+    outcome = fig3.measure(config, 0, DATA)
     draw = draw_images(DATA, "inpainting", 12, 3, 0)
     rows = {name: torch.tensor(curve[1]).view(3, -1) for name, curve in outcome.curves.items()}
-    assert set(rows) == set(table1_picture.ROWS)
+    assert set(rows) == set(fig3.ROWS)
     assert not rows["seen"][:, draw.hidden].any()
     error = (rows["nngp"] - draw.test).square()[:, draw.hidden].mean()
     assert outcome.metrics["nngp_hidden"] == pytest.approx(float(error), rel=1e-2, abs=1e-5)
     assert rows["deviation"].min() >= 0
-    result = Result(Run("infinite-fig3", config, 0), outcome)
-    experiment = table1_picture.InfiniteFig3()
+    result = Result(Run("fig3", config, 0), outcome)
+    experiment = fig3.InfiniteFig3()
     with style():
         (figure,) = experiment.figures([result]).values()
         assert experiment.figures([]) == {}
-    assert len(figure.axes) == 3 * len(table1_picture.ROWS)
+    assert len(figure.axes) == 3 * len(fig3.ROWS)
     assert "hidden half" in experiment.table([result]).text()
+
+
+def test_digits_are_known_as_a_stand_in(tmp_path):
+    """Every experiment that can make do with digits says so, for each of its runs."""
+    found = {}
+    for name in ("fig2", "fig4", "fig5", "table1", "fig3", "scale"):
+        experiment = all_experiments()[name]
+        found[name] = {experiment.stand_in(run, tmp_path) for run in experiment.runs("smoke")}
+    assert set(map(frozenset, found.values())) == {frozenset({True})}
+    assert not all_experiments()["thm1"].stand_in(Run("thm1", {}, 0), tmp_path)

@@ -64,7 +64,7 @@ SCALE: dict[str, dict[str, Any]] = {
 class Rotations(RotationTask):
     """Accuracy over epochs, for every width and depth of g, in two initialisations."""
 
-    name = "rotations"
+    name = "fig2"
     title = "Predicting rotations: width and depth of the primary network"
     claim = (
         "A hypernetwork with a wider and shallower primary network g trains faster and achieves "

@@ -55,7 +55,7 @@ SCALE: dict[str, dict[str, Any]] = {
 class RotationRates(RotationTask):
     """Accuracy at the end of training, over the learning rate."""
 
-    name = "rotations-rates"
+    name = "fig4"
     title = "Predicting rotations at learning rates from 10^-7 to 1"
     claim = (
         "For every learning rate at which the networks learn anything, test performance improves "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightloom.data import has_images
 from weightloom.experiments.infinite_width.fig5_train import SETTINGS, train_shallow
 from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
 
@@ -29,7 +31,7 @@ MOST = 40_000_000
 class WideShallow(Experiment):
     """Four settings: the paper's claim does not hold in all of them."""
 
-    name = "wide-shallow"
+    name = "fig5"
     title = "Wide shallow networks with the learning rate sqrt(n)"
     claim = (
         "Networks of width n can be trained with the very large learning rate sqrt(n), and "
@@ -75,6 +77,10 @@ class WideShallow(Experiment):
 
     def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
         yield from train_shallow(runs, workspace, self.name)
+
+    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
+        """Whether digits stand for MNIST."""
+        return not has_images(run.config["images"], data_dir)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.fig5_draw import draw_wide

@@ -8,8 +8,10 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
+from weightloom.data import has_images
 from weightloom.errors import ConfigError
 from weightloom.experiments.infinite_width.rotations_models import build, generated_weights
 from weightloom.experiments.infinite_width.rotations_task import CLASSES, make_task
@@ -87,6 +89,10 @@ class RotationTask(Experiment):
         steps = rows / config["batch_size"]
         # Reading and writing the head, its gradient and its update: 20 bytes for each number.
         return 0.2 + products / 8e10 + steps * (0.004 + 20.0 * _parameters(config) / 1.5e10)
+
+    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
+        """Whether digits stand for the set that is wanted."""
+        return not has_images(run.config["images"], data_dir)
 
     def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
         started = time.perf_counter()

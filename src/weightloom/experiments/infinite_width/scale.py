@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from weightloom.data import ImageSet
+from weightloom.data import ImageSet, has_images
 from weightloom.experiments.infinite_width.protocol import (
     TASKS,
     draw_images,
@@ -139,6 +139,10 @@ class Scale(Experiment):
         data = image_set(workspace.data_dir)
         for run in runs:
             yield run, measure(run.config, run.seed, data)
+
+    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
+        """Whether digits stand for MNIST."""
+        return not has_images("mnist", data_dir)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.scale_draw import draw_scale

@@ -6,9 +6,10 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightloom.data import ImageSet
+from weightloom.data import ImageSet, has_images
 from weightloom.errors import ConfigError
 from weightloom.experiments.infinite_width.protocol import (
     TASKS,
@@ -49,19 +50,20 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "ridge 0.01": {"ridge": 0.01},
 }
 
-#: By scale: images and, for each count, draws of pixels to average; repetitions of the kernels and
-#: of the hypernetworks; (images, draws, repetitions) of the variations; test images; steps.
+#: By scale: images and, for each count, draws of pixels to average and repetitions of the kernels;
+#: repetitions of hypernetworks; (images, draws, repetitions) of the variations; test images; steps.
 _PLANS: dict[str, dict[str, Any]] = {
     "smoke": {
-        "counts": {10: 2}, "kernels": 1, "networks": 1, "vary": None, "tests": 5, "steps": 4,
+        "counts": {10: 2}, "kernels": {10: 1}, "networks": 1, "vary": None, "tests": 5, "steps": 4,
     },
     "laptop": {
-        "counts": {50: 10, 100: 10, 200: 5, 500: 1}, "kernels": 3, "networks": 2,
-        "vary": (100, 3, 2), "tests": 60, "steps": 150,
+        "counts": {50: 10, 100: 10, 200: 5, 500: 1},
+        "kernels": {50: 20, 100: 20, 200: 20, 500: 5}, "networks": 3,
+        "vary": (100, 3, 2), "tests": 60, "steps": 300,
     },
     "paper": {
-        "counts": dict.fromkeys(COUNTS, 10), "kernels": 20, "networks": 20, "vary": (100, 10, 20),
-        "tests": 500, "steps": 2000,
+        "counts": dict.fromkeys(COUNTS, 10), "kernels": dict.fromkeys(COUNTS, 20),
+        "networks": 20, "vary": (100, 10, 20), "tests": 500, "steps": 2000,
     },
 }  # fmt: skip
 _RATES = (3e-3, 1e-2)
@@ -151,7 +153,9 @@ class Table1(Experiment):
             _run(method, task, images, plan, seed)
             for images in plan["counts"]
             for method in METHODS
-            for seed in range(plan["networks" if method.startswith("HN") else "kernels"])
+            for seed in range(
+                plan["networks"] if method.startswith("HN") else plan["kernels"][images]
+            )
             for task in TASKS
         ]
         return found + _varied(plan)
@@ -169,6 +173,10 @@ class Table1(Experiment):
         data = image_set(workspace.data_dir)
         for run in runs:
             yield run, measure(run.config, run.seed, data)
+
+    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
+        """Whether digits stand for MNIST."""
+        return not has_images("mnist", data_dir)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.table1_draw import draw_table1

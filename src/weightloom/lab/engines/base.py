@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weightloom.errors import ConfigError
-from weightloom.lab.experiment import Experiment, Workspace
+from weightloom.lab.experiment import STAND_IN, Experiment, Workspace
 from weightloom.lab.provenance import now, provenance
 from weightloom.lab.runs import INTERRUPTED, Outcome, Result, Run
 
@@ -106,7 +106,8 @@ def perform(job: Job) -> Iterator[Result]:
                 if outcome.seconds == 0:
                     outcome = replace(outcome, seconds=time.perf_counter() - clock)
                 clock = time.perf_counter()
-                yield Result(run, outcome, made_with, now())
+                stand_in = job.experiment.stand_in(run, job.workspace.data_dir)
+                yield Result(run, outcome, {**made_with, STAND_IN: stand_in}, now())
     except Exception:
         text = "".join(traceback.format_exc().splitlines(keepends=True)[-_LAST_LINES:])
         yield from failures(still_open, text.strip(), made_with, time.perf_counter() - clock)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from weightloom.data import ImageSet
+from weightloom.data import ImageSet, has_images
 from weightloom.experiments.infinite_width.protocol import (
     coordinates,
     draw_images,
@@ -87,7 +88,7 @@ def _curve(values: Tensor) -> tuple[list[int], list[float]]:
 class InfiniteFig3(Experiment):
     """One run; the picture is in its curves."""
 
-    name = "infinite-fig3"
+    name = "fig3"
     title = "Inpainted images"
     claim = "From the upper half of an image both methods complete the rest (Figure 3)."
     paper = "001, Figure 3"
@@ -106,6 +107,10 @@ class InfiniteFig3(Experiment):
         data = image_set(workspace.data_dir)
         for run in runs:
             yield run, measure(run.config, run.seed, data)
+
+    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
+        """Whether digits stand for MNIST."""
+        return not has_images("mnist", data_dir)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.table1_draw import draw_picture
