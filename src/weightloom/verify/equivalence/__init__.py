@@ -5,11 +5,18 @@ from __future__ import annotations
 from weightloom.verify.claim import Claim
 from weightloom.verify.equivalence import (
     activations,
+    comparison,
+    counting,
+    covering,
+    layers,
     permutations,
+    ranges,
     representatives,
+    risk,
     scaling,
     signs,
     sizes,
+    starts,
 )
 from weightloom.verify.equivalence.items import ITEMS
 
@@ -22,4 +29,11 @@ CLAIMS: tuple[Claim, ...] = (
     *permutations.CLAIMS,
     *activations.CLAIMS,
     *representatives.CLAIMS,
+    *covering.CLAIMS,
+    *ranges.CLAIMS,
+    *counting.CLAIMS,
+    *comparison.CLAIMS,
+    *risk.CLAIMS,
+    *starts.CLAIMS,
+    *layers.CLAIMS,
 )

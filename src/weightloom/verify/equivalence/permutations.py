@@ -114,7 +114,7 @@ CLAIMS = (
     Claim("002/permutation-deep", "Proposition (Permutation equivalence for deep networks)",
           (4, 5), _deep,
           printed=judged("W1^(l) = P_l W2^(l) P_(l-1)^T, b1^(l) = P_l b2^(l) for l = 1..L, "
-                         "W1^(L+1) = W2^(L+1) P_L^T, b1^(L) = b2^(L) give the same function, for any "
+                         "W1^(L+1) = W2^(L+1) P_L^T, b1^(L) = b2^(L) give the same function, any "
                          "activation", "printed"),
           corrected=judged("... the last equation is b1^(L+1) = b2^(L+1); as printed nothing ties "
                            "the outputs' biases", "corrected"),
