@@ -16,6 +16,7 @@ from weightloom.verify.equivalence import (
     scaling,
     signs,
     sizes,
+    solutions,
     starts,
 )
 from weightloom.verify.equivalence.items import ITEMS
@@ -35,5 +36,6 @@ CLAIMS: tuple[Claim, ...] = (
     *comparison.CLAIMS,
     *risk.CLAIMS,
     *starts.CLAIMS,
+    *solutions.CLAIMS,
     *layers.CLAIMS,
 )

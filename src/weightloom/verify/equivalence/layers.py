@@ -190,6 +190,8 @@ def factored(weight: Tensor) -> list[Tensor]:
         filters.append([a * b, -(a + b), 1.0])
     if len(real) % 2:
         filters.append([-real[-1], 1.0, 0.0])
+    # Neighbouring roots far apart in the chain: otherwise values grow between and digits are lost.
+    filters = [filters[k] for k in sorted(range(len(filters)), key=lambda k: f"{k:08b}"[::-1])]
     share = abs(long[-1]) ** (1 / len(filters))
     made = [torch.tensor(one, dtype=torch.float64) * share for one in filters]
     made[0] *= math.copysign(1.0, long[-1])

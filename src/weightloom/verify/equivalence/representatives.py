@@ -25,7 +25,7 @@ from weightloom.verify.equivalence.nets import (
 from weightloom.verify.equivalence.permutations import permuted
 from weightloom.verify.equivalence.signs import flipped
 
-__all__ = ["CLAIMS", "in_theta_0", "vector"]
+__all__ = ["CLAIMS", "every_copy", "in_theta_0", "vector"]
 
 
 def vector(net: nn.Module) -> tuple[float, ...]:
