@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from weightloom.verify.claim import Claim
+from weightloom.verify.modularity import identifiability, neurons, norms, selectors, targets
 from weightloom.verify.modularity.items import ITEMS
 
 __all__ = ["CLAIMS", "ITEMS"]
 
-CLAIMS: tuple[Claim, ...] = ()
+CLAIMS: tuple[Claim, ...] = (
+    *norms.CLAIMS,
+    *identifiability.CLAIMS,
+    *neurons.CLAIMS,
+    *targets.CLAIMS,
+    *selectors.CLAIMS,
+)

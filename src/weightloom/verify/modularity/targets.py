@@ -1,0 +1,302 @@
+"""What the Sobolev ball holds, and what the best approximation of its members can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weightloom.construct import Box, relu_interpolant
+from weightloom.verify.claim import Claim, Evidence, Size, Statement
+
+__all__ = ["CLAIMS"]
+
+Function = Callable[[Tensor], Tensor]
+
+
+def sobolev_norm(h: Function, dims: int, r: int, points: int) -> float:
+    """||h||_inf + sum over 1 <= |k|_1 <= r of ||D^k h||_inf on a grid of [-1, 1]^dims, r <= 2.
+
+    Derivatives by automatic differentiation.
+    """
+    axis = torch.linspace(-1, 1, points, dtype=torch.float64)
+    x = torch.cartesian_prod(*[axis] * dims).reshape(-1, dims).requires_grad_()
+    value = h(x)
+    total = float(value.detach().abs().max())
+    (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    total += float(first.detach().abs().amax(0).sum())
+    curved = r == 2 and first.requires_grad  # a constant gradient has no graph
+    for i in range(dims if curved else 0):
+        (second,) = torch.autograd.grad(first[:, i].sum(), x, retain_graph=True)
+        total += float(second.abs().amax(0)[i:].sum())  # each pair of directions once
+    return total
+
+
+# -- the Sobolev ball -----------------------------------------------------------------------------
+
+
+def _measure_ball(size: Size) -> dict[int, float]:
+    """Norm of cos(pi x) cos(pi y), whose derivatives are all known."""
+    points = 81 if size == "quick" else 401
+
+    def h(x: Tensor) -> Tensor:
+        return (math.pi * x[..., 0]).cos() * (math.pi * x[..., 1]).cos()
+
+    return {r: sobolev_norm(h, 2, r, points) for r in (1, 2)}
+
+
+def _norm_is(seen: dict[int, float], wanted: dict[int, float]) -> Evidence:
+    off = {r: abs(seen[r] / wanted[r] - 1) for r in seen}
+    at = ", ".join(f"r = {r}: {seen[r]:.8g} against {wanted[r]:.8g}" for r in seen)
+    # the extremes are points of the grid, so rounding is all
+    return Evidence(max(off.values()), 1e-12, f"cos(pi x) cos(pi y) by differentiation, {at}")
+
+
+_PI = math.pi
+BALL = Claim(
+    name="000/sobolev-norm",
+    place="Section 2.1",
+    items=(4,),
+    measure=_measure_ball,
+    printed=Statement(
+        "||h||_r = ||h||_inf + sum over 1 <= |k|_1 <= r of ||D^k h||_inf, every multi-index k once: "
+        "1 + 2 pi + 3 pi^2 for cos(pi x) cos(pi y) and r = 2",
+        lambda seen: _norm_is(seen, {1: 1 + 2 * _PI, 2: 1 + 2 * _PI + 3 * _PI**2}),
+    ),
+    wrong=Statement(
+        "the same with the mixed derivative counted in both orders",
+        lambda seen: _norm_is(seen, {1: 1 + 2 * _PI, 2: 1 + 2 * _PI + 4 * _PI**2}),
+    ),
+)
+
+
+# -- the hypothesis of Theorems 2 to 5 ------------------------------------------------------------
+
+_ACTIVATIONS: dict[str, Function] = {
+    "tanh": torch.tanh,
+    "logistic": torch.sigmoid,
+    "clipped ReLU": lambda x: x.clamp(0, 1),
+    "ReLU": torch.relu,
+    "ELU": nn.functional.elu,
+    "GELU": nn.functional.gelu,
+}
+
+
+@dataclass(frozen=True)
+class Inside:
+    """For each activation a network c s(a x_1 + b): its norm in W_{2,2}, and how much it varies."""
+
+    norm: dict[str, float]
+    variation: dict[str, float]
+
+
+def _measure_inside(size: Size) -> Inside:
+    points = 41 if size == "quick" else 201
+    norm, variation = {}, {}
+    for name, activation in _ACTIVATIONS.items():
+
+        def net(x: Tensor, s: Function = activation) -> Tensor:
+            # a = 1/4, b = 1/2: the argument stays in [1/4, 3/4], where each of these is smooth
+            return s(x[..., 0] / 4 + 0.5)
+
+        whole = sobolev_norm(net, 2, 2, points)
+        ends = net(torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64))
+        norm[name] = sobolev_norm(lambda x, c=whole, f=net: f(x) / (2 * c), 2, 2, points)
+        variation[name] = float((ends[1] - ends[0]).abs()) / (2 * whole)
+    return Inside(norm, variation)
+
+
+def _in_the_ball(seen: Inside) -> dict[str, float]:
+    return {name: seen.variation[name] for name, norm in seen.norm.items() if norm <= 1}
+
+
+HYPOTHESIS = Claim(
+    name="000/no-network-in-the-ball",
+    place="Theorems 2 to 5, hypothesis",
+    items=(15, 1),
+    measure=_measure_inside,
+    printed=Statement(
+        "(assumed) no non-constant y in W_{r,m} can be represented as a network with activation s",
+        lambda seen: Evidence(
+            max(_in_the_ball(seen).values(), default=0.0),
+            1e-12,
+            "y = c s(x_1/4 + 1/2) is a network, and for c small enough in W_{2,2}: norms "
+            + ", ".join(f"{name} {norm:.2g}" for name, norm in seen.norm.items()),
+        ),
+    ),
+    corrected=Statement(
+        "for every activation that is smooth on some interval, small multiples of its own networks "
+        "are in W_{r,m} (checked: r = m = 2): the hypothesis is never met, and Theorems 2 to 5 say "
+        "nothing as printed",
+        lambda seen: Evidence(
+            max(seen.norm.values()) + (min(seen.variation.values()) < 1e-3),
+            1.0,
+            f"{len(seen.norm)} activations: norms in W_(2,2) at most {max(seen.norm.values()):.3g}, "
+            f"variation at least {min(seen.variation.values()):.2g}",
+        ),
+    ),
+    wrong=Statement(
+        "only constants among these networks are in W_{2,2}, for smooth activations alone",
+        lambda seen: Evidence(
+            max(seen.variation[name] for name in ("tanh", "logistic", "GELU")),
+            1e-12,
+            "tanh, logistic, GELU: networks in the ball vary",
+        ),
+    ),
+)
+
+
+# -- Assumption 2 ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Best largest error found for a y that oscillates, over its amplitude, by hidden neurons."""
+
+    best: dict[int, float]
+    waves: int
+
+
+def _measure_wave(size: Size) -> Errors:
+    """y = cos(pi k x) changes sign so often that few ReLU pieces cannot follow."""
+    waves = 6
+    count, steps = (12, 80) if size == "quick" else (60, 600)
+    x = torch.linspace(-1, 1, 241, dtype=torch.float64)
+    y = torch.cos(math.pi * waves * x)
+    best = {0: float(y.abs().max())}
+    for neurons in (1, 2, 3):
+        found = _search(x, y, neurons, count, steps)
+        best[neurons] = min(best[neurons - 1], found)  # a neuron may also be silent
+    wide = relu_interpolant(
+        lambda t: torch.cos(math.pi * waves * t[:, 0]),
+        eps=0.5,
+        lipschitz=math.pi * waves,
+        domain=Box.cube(1),
+    )
+    with torch.no_grad():
+        best[wide.nodes] = float((wide.network(x[:, None]).squeeze() - y).abs().max())
+    return Errors(best, waves)
+
+
+def _search(x: Tensor, y: Tensor, neurons: int, starts: int, steps: int) -> float:
+    """The largest error of networks (4) with so many neurons, by Adam from many starts."""
+    shape = (3, starts, 1, neurons)
+    with torch.enable_grad():
+        theta = (2 * torch.randn(shape, dtype=torch.float64)).requires_grad_()
+        optimiser = torch.optim.Adam([theta], lr=0.05)
+        best = math.inf
+        for _ in range(steps):
+            w, b, a = theta
+            error = ((a * torch.relu(w * x[:, None] + b)).sum(-1) - y).abs().amax(-1)
+            best = min(best, float(error.detach().min()))
+            optimiser.zero_grad()
+            error.sum().backward()
+            optimiser.step()
+    return best
+
+
+ASSUMPTION_2 = Claim(
+    name="000/a-neuron-more",
+    place="Assumption 2, Lemma 1",
+    items=(14,),
+    measure=_measure_wave,
+    printed=Statement(
+        "(assumed) if y is not in the class, a neuron more makes the best error strictly smaller; "
+        "so best approximators are normal",
+        lambda seen: Evidence(
+            seen.best[2] / seen.best[1],
+            1 - 1e-9,
+            f"y = cos({seen.waves} pi x), ReLU 1-n-1: the best largest errors found for n = 0, 1, "
+            f"2, 3 are {', '.join(f'{seen.best[n]:.6g}' for n in range(4))}: the best is the zero "
+            "network, which is not normal (error below 1 needs a change of sign at each of the "
+            f"{2 * seen.waves} zeros of y)",
+        ),
+    ),
+    corrected=Statement(
+        "a neuron more never makes it larger, and enough of them make it smaller",
+        lambda seen: Evidence(
+            max(
+                seen.best[max(seen.best)], *(seen.best[n + 1] / seen.best[n] - 1 for n in range(3))
+            ),
+            0.5,
+            f"y = cos({seen.waves} pi x): error {seen.best[max(seen.best)]:.3g} with "
+            f"{max(seen.best)} neurons, {seen.best[3]:.6g} with 3",
+        ),
+    ),
+    wrong=Statement(
+        "three neurons more make it smaller by a tenth",
+        lambda seen: Evidence(
+            seen.best[3] / seen.best[0],
+            0.9,
+            f"n = 0: {seen.best[0]:.6g}, n = 3: {seen.best[3]:.6g}",
+        ),
+    ),
+)
+
+
+# -- Lemma 9, Assumption 1 -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Escaping:
+    """Error and parameter norm of networks that approach x sech^2(x), by step d."""
+
+    errors: tuple[float, ...]
+    norms: tuple[float, ...]
+
+
+def _measure_escaping(size: Size) -> Escaping:
+    x = torch.linspace(-1, 1, 2001 if size == "quick" else 200_001, dtype=torch.float64)
+    y = x / x.cosh().square()
+    errors, sizes = [], []
+    for k in range(2, 8):
+        d = 2.0**-k
+        net = (torch.tanh((1 + d) * x) - torch.tanh((1 - d) * x)) / (2 * d)
+        errors.append(float((net - y).abs().max()))
+        sizes.append(math.hypot(1 + d, 1 - d, 1 / (2 * d), 1 / (2 * d)))
+    return Escaping(tuple(errors), tuple(sizes))
+
+
+def _falls(seen: Escaping) -> tuple[float, ...]:
+    return tuple(a / b for a, b in zip(seen.errors, seen.errors[1:], strict=False))
+
+
+_ESCAPE = "tanh 1-2-1 towards y = x sech^2(x), which is none: as the norm of the parameters doubles"
+
+POSITIVE = Claim(
+    name="000/best-error-positive",
+    place="Lemma 9, Assumption 1",
+    items=(18,),
+    measure=_measure_escaping,
+    printed=Statement(
+        "if no y of a compact Y is a network, the best errors stay above some c > 0 (checked: the "
+        "error stops falling)",
+        lambda seen: Evidence(
+            min(_falls(seen)),
+            2.0,
+            f"{_ESCAPE} from {seen.norms[0]:.2g} to {seen.norms[-1]:.3g}, the error falls from "
+            f"{seen.errors[0]:.2e} to {seen.errors[-1]:.2e}, by {min(_falls(seen)):.3g} or more "
+            "every time",
+        ),
+    ),
+    corrected=Statement(
+        "they do if the parameters are kept in a ball; here its radius R buys an error of order "
+        "R^-2, so no best approximator exists and Assumption 1 fails",
+        lambda seen: Evidence(
+            max(abs(math.log2(f) - 2) for f in _falls(seen)[2:]),
+            0.05,
+            f"{_ESCAPE}, the error falls by {', '.join(f'{f:.3g}' for f in _falls(seen))}",
+        ),
+    ),
+    wrong=Statement(
+        "the radius R buys an error of order 1 / R",
+        lambda seen: Evidence(
+            max(abs(math.log2(f) - 1) for f in _falls(seen)[2:]), 0.05, f"{_ESCAPE}: R^-2"
+        ),
+    ),
+)
+
+CLAIMS = (BALL, HYPOTHESIS, ASSUMPTION_2, POSITIVE)
