@@ -17,7 +17,7 @@ from weightloom.experiments.infinite_width.protocol import (
     kernel_of,
     seen_by,
 )
-from weightloom.experiments.infinite_width.scale import Scale, coverage, measure
+from weightloom.experiments.infinite_width.scale import Scale, coverage, measure, relative_errors
 from weightloom.experiments.infinite_width.scale_numbers import sizes, slope_of, verdicts
 from weightloom.kernels import FourierFeatures
 from weightloom.lab import SCALES, Outcome, Result, Run, wanted
@@ -31,6 +31,13 @@ def test_coverage_of_what_is_normal() -> None:
         spread = math.sqrt(level * (1 - level) / 40_000)
         assert abs(found[f"inside_{round(100 * level)}"] - level) < 4 * spread
     assert coverage(residual, torch.tensor(1.0))["inside_95"] < 0.6
+
+
+def test_relative_errors_by_hand() -> None:
+    residual = torch.tensor([[3.0, -4.0, 0.5]])
+    found = relative_errors(residual, torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[1, 0.03, 0]]))
+    assert found["relative_ink"] == pytest.approx(math.sqrt((9 + 4) / 2))
+    assert found["relative_paper"] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -73,6 +80,7 @@ def test_runs_are_complete_and_unique(scale: str) -> None:
 def fake(task: str, images: int, seed: int, mse: float, inside: float, side: int = 28) -> Result:
     metrics = {
         "mse": mse, "side": float(side), "mean_image": 0.07, "mean_pixel": 0.1, "growth": 1.0,
+        "relative_ink": 0.5, "relative_paper": 0.1,
         "equations": images * 784.0, "seconds_fit": (images / 100) ** 3, "peak_bytes": 1e8 * images,
     }  # fmt: skip
     for prefix in ("", "scaled_"):

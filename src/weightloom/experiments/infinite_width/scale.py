@@ -26,10 +26,12 @@ from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LEVELS", "Scale", "coverage", "measure"]
+__all__ = ["LEVELS", "Scale", "coverage", "measure", "relative_errors"]
 
 #: Probabilities of the intervals whose coverage is measured.
 LEVELS = (0.5, 0.8, 0.95)
+#: Brightness above which a pixel is ink.
+_INK = 0.02
 #: Repetitions for each number of training images, and test images.
 _PLANS: dict[str, tuple[dict[int, int], int]] = {
     "smoke": ({10: 1, 20: 1, 40: 1}, 10),
@@ -47,6 +49,19 @@ def coverage(residual: Tensor, deviation: Tensor) -> dict[str, float]:
         inside = residual.abs() <= width * deviation
         found[f"inside_{round(100 * level)}"] = float(inside.double().mean())
     return found
+
+
+def relative_errors(residual: Tensor, deviation: Tensor, truth: Tensor) -> dict[str, float]:
+    """Root mean squares of residual / deviation where there is ink, and on the blank paper.
+
+    Both are 1 for data drawn from the prior, which expects ink everywhere.
+    """
+    squares = (residual / deviation).square()
+    ink = truth > _INK
+    return {
+        "relative_ink": float(squares[ink].mean().sqrt()),
+        "relative_paper": float(squares[~ink].mean().sqrt()),
+    }
 
 
 def measure(config: Mapping[str, Any], seed: int, data: ImageSet) -> Outcome:
@@ -81,6 +96,7 @@ def measure(config: Mapping[str, Any], seed: int, data: ImageSet) -> Outcome:
         **chosen,
         **coverage(residual, noisy),
         **{f"scaled_{k}": v for k, v in coverage(residual, noisy * math.sqrt(growth)).items()},
+        **relative_errors(residual, noisy, draw.test),
         "growth": growth,
         "deviation": float(noisy.square().mean().sqrt()),
         "equations": float(values.numel()),

@@ -137,17 +137,20 @@ def scale_table(results: Sequence[Result], title: str) -> Table:
                 None if math.isnan(one.standard_error) else one.standard_error, hidden,
                 m["mean_image"], *(m[f"inside_{round(100 * level)}"] for level in LEVELS),
                 *(m[f"scaled_inside_{round(100 * level)}"] for level in LEVELS), m["growth"],
+                m["relative_ink"], m["relative_paper"],
             ]
         )  # fmt: skip
     columns = [
         "task", "images", "equations", "runs", "fit s", "fit GB", "MSE", "s.e.", "hidden half",
         "mean image", *(f"in {level:.0%}" for level in LEVELS),
         *(f"scaled in {level:.0%}" for level in LEVELS), "scale",
+        "ink", "paper",
     ]  # fmt: skip
     notes = [
         f"Images: {set_name(good(results))}. NNGP on every pixel of a torus. In 50%: share of test "
         "pixels inside the posterior's central interval, noise included; scaled: with the prior's "
-        "variance multiplied by its most likely value, the last column.",
+        "variance multiplied by its most likely value, the column scale. Ink, paper: root mean "
+        "square of error over deviation at pixels with ink and without; the prior expects 1.",
         f"time of a fit against images: {slope_text(slope_of(results, 'seconds_fit', least=200))} "
         "from 200 on",
         *(one.text() for one in verdicts(results)),
