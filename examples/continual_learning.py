@@ -150,12 +150,12 @@ def main(arguments=None):
     torch.manual_seed(args.seed)
 
     data = load_mnist_or_digits(args.data_dir, train=10_000, test=300 if args.smoke else 2_000)
-    count, steps = (3, 60) if args.smoke else (5, 600)
+    count, steps = (3, 60) if args.smoke else (5, 1_000)
     tasks = Tasks(data, count, args.seed)
     sizes = [data.side**2, 64, 10]
     chunk = 1024 if data.side == 28 else 256
     models = {
-        "hypernetwork, held": TaskHypernetwork(sizes, count, 0.01, chunk),
+        "hypernetwork, held": TaskHypernetwork(sizes, count, 0.1, chunk),
         "hypernetwork, not held": TaskHypernetwork(sizes, count, 0.0, chunk),
         "one classifier": OneClassifier(sizes),
     }

@@ -7,7 +7,7 @@ f reads log10 of the strength s and writes the network that minimises
 so that after one training the whole path of solutions is there, at every s, also between those
 that were seen. First for a linear network, where ridge regression gives every solution in closed
 form; then for a network with a hidden layer, beside networks trained one by one. The data are the
-442 patients of scikit-learn's diabetes set. s is chosen on validation rows, and judged on test rows.
+442 patients of scikit-learn's diabetes set; s is chosen on validation rows and judged on test rows.
 
     python examples/hyperparameter_conditioned.py [--smoke] [--out DIR] [--seed N]
 """
