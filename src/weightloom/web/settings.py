@@ -46,3 +46,4 @@ class Settings:
     seconds: float = 60.0  # for one piece of work
     queue: int = 32  # pieces of work that may wait
     uploads: int = 8  # files kept at once; the oldest goes first
+    draw_epochs: int = 60  # passes over the digits when the network of *Draw* is trained
