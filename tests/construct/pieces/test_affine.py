@@ -282,6 +282,32 @@ def test_outputs_alone():
         every.output(3)
 
 
+def test_outputs_alone_on_the_whole_line():
+    """No bend at 0: the value there has to be computed."""
+    net = nn.Sequential(dense_layer(torch.ones(2, 1), torch.tensor([-1.0, 1.0])), nn.ReLU())
+    every = affine_pieces(net, -math.inf, math.inf)
+    assert every.breakpoints.tolist() == [-math.inf, -1.0, 1.0, math.inf]
+    for index, bend in ((0, 1.0), (1, -1.0)):
+        found = every.output(index)
+        assert found.breakpoints.tolist() == [-math.inf, bend, math.inf]
+        t = torch.linspace(-3, 3, 50, dtype=torch.float64)
+        assert torch.equal(found(t)[:, 0], every(t)[:, index])
+
+
+def test_a_module_that_stands_in_two_places_counts_twice():
+    """One ReLU after two layers is what many people write; Delta o Delta has 4 + 2 pieces."""
+    first, second, relu = *(mlp(1, 4, 4, 1)[i].double() for i in (0, 2)), nn.ReLU()
+    shared = nn.Sequential(first, relu, second, relu)
+    apart = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+    ends = -math.inf, math.inf
+    found = affine_pieces(shared, *ends)
+    assert torch.equal(found.breakpoints, affine_pieces(apart, *ends).breakpoints)
+    t = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    check_values(shared, found(t), t)
+    hat = triangle(1)
+    assert affine_pieces(nn.Sequential(hat, hat), *ends).count == 6
+
+
 def test_plots():
     figure = affine_pieces(triangle(3), 0, 1).plot()
     assert figure.axes[0].get_title() == "8 affine pieces"

@@ -110,8 +110,10 @@ def read(network: nn.Module, shape: torch.Size) -> list[Stage]:
 
 def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     if isinstance(module, nn.Sequential):
-        for key, child in module.named_children():
-            yield from _leaves(child, f"{name}.{key}" if name else key)
+        # Not named_children, which leaves out a module that stands in two places.
+        for key, child in module._modules.items():
+            if child is not None:
+                yield from _leaves(child, f"{name}.{key}" if name else key)
     else:
         yield name, module
 

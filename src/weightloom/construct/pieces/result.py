@@ -91,6 +91,11 @@ class AffinePieces:
         if self.at_zero is not None:
             t = torch.cat([t[:1], t.new_zeros(1), t[1:]])
             y = torch.cat([y[:1], self.at_zero[None, column], y[1:]])
+        elif bool(torch.isinf(t[0]) & torch.isinf(t[-1])) and not bool((t == 0).any()):
+            # On the whole line `join` wants the value at 0; if it is no bend, it is dropped again.
+            at, zero = int((t < 0).sum()), t.new_zeros(1)
+            t = torch.cat([t[:at], zero, t[at:]])
+            y = torch.cat([y[:at], self(zero)[:, column], y[at:]])
         if torch.isinf(t[0]):
             y[0] = -self.slopes[0, column]
         if torch.isinf(t[-1]):
