@@ -65,8 +65,7 @@ def router(context: Context) -> APIRouter:
 
     @routes.get("/options")
     async def options() -> dict[str, Any]:
-        answer: dict[str, Any] = await context.run(_options)
-        return answer
+        return await context.run(_options) | {"limit": context.settings.upload_limit}
 
     @routes.get("/example/{kind}/{number}")
     async def example(kind: Name, number: int) -> Response:

@@ -142,8 +142,8 @@ def _number(value: float) -> float | None:
 
 #: What can be tried without files of one's own: name, and what the second network is.
 EXAMPLES = {
-    "disguised": "the same, with units exchanged and rescaled",
-    "cloned": "the same, with units exchanged, a clone and an idle unit",
+    "disguised": "the same: units exchanged, rescaled",
+    "cloned": "the same: a clone and an idle unit more",
     "changed": "almost the same: one weight differs",
 }
 

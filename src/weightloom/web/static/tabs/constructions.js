@@ -96,7 +96,7 @@ export async function mount(section, tools) {
     const [low, high] = [Math.min(...ys), Math.max(...ys)];
     const base = low - 0.06 * (high - low || 1);
     charts[0].draw(() => ({
-      height: 300, marginLeft: 52, x: {label: certified ? "x" : "place", nice: false}, y: {label: "value", grid: true, domain: [base, high]},
+      height: 300, marginLeft: 52, marginBottom: 40, x: {label: certified ? "x" : "place", nice: false}, y: {label: "value", grid: true, domain: [base, high]},
       marks: [
         ...answer.target.map((values) => Plot.line(values, {x: answer.x, y: (v) => v, stroke: "var(--line)", strokeWidth: 6})),
         ...answer.output.map((values, i) => Plot.line(values, {x: answer.x, y: (v) => v, strokeWidth: 2,
@@ -109,7 +109,7 @@ export async function mount(section, tools) {
     const largest = Math.max(...answer.error);
     const top = Math.max(bound, largest) * 1.25 || 1;
     charts[1].draw(() => ({
-      height: 190, marginLeft: 60, x: {label: "x", nice: false}, y: {label: "error", domain: [0, top], tickFormat: tick, ticks: 4, grid: true},
+      height: 200, marginLeft: 60, marginBottom: 40, x: {label: "x", nice: false}, y: {label: "error", domain: [0, top], tickFormat: tick, ticks: 4, grid: true},
       marks: [
         Plot.areaY(answer.error, {x: answer.x, y: (v) => v, fill: "var(--series-2)", fillOpacity: 0.25}),
         Plot.line(answer.error, {x: answer.x, y: (v) => v, stroke: "var(--series-2)", strokeWidth: 1.5}),

@@ -1,0 +1,155 @@
+"""The Results page as one HTML file that needs no server and asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from weightloom.errors import OutputError, StoreError, WeightloomError
+from weightloom.lab import Store
+from weightloom.lab.provenance import now
+from weightloom.web.tabs.results_data import details, figures_of, rows_of, scales_of
+
+__all__ = ["export_html", "html_of"]
+
+STATIC = Path(__file__).parent.parent / "static"
+SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
+MODULES = ("tools.js", "tabs/results_view.js")
+STYLES = ("style.css", "tabs/second.css")
+#: Points of all curves together; with more, the file would be too large to open.
+MOST_POINTS = 400_000
+
+Report = Callable[[tuple[float, str]], None]
+
+
+def export_html(store: Path, path: Path, *, figures: bool = True) -> int:
+    """Write the Results page of ``store`` to ``path``: one file, filters work offline.
+
+    Every run's row is in it, curves as far as there is room, and, with ``figures``, the figures
+    and tables of all experiments at the scale of which most is stored. Returns the number of runs.
+    """
+    text, count = html_of(store, figures=figures)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def html_of(store: Path, *, figures: bool = True, report: Report | None = None) -> tuple[str, int]:
+    """The file's text, and how many runs are in it."""
+    tell = report or (lambda progress: None)
+    tell((0.0, "reading the store"))
+    data, count = _data(store)
+    tell((0.05, "sorting runs by scale"))
+    data["scales"] = scales_of(store)
+    names = [one["name"] for one in data["experiments"]]
+    for place, name in enumerate(names if figures else []):
+        tell((0.1 + 0.85 * place / len(names), f"drawing {name}"))
+        try:
+            data["figures"][name] = figures_of(store, name, None)
+        except WeightloomError as error:  # nothing at any scale, or unknown here: the rest goes on
+            data["figures"][name] = {"error": str(error)}
+    tell((0.97, "writing"))
+    return _page(data), count
+
+
+def _data(path: Path) -> tuple[dict[str, Any], int]:
+    if not path.exists():
+        raise StoreError(
+            f"there is no store at {path}; `weightloom reproduce NAME` makes one, and --store FILE "
+            f"names another"
+        )
+    problems: list[str] = []
+    with Store(path, create=False, on_corrupt=problems.append) as store:
+        results = sorted(store.results(), key=lambda one: one.finished, reverse=True)
+    runs: dict[str, Any] = {}
+    points = 0
+    for one in results:
+        points += sum(len(steps) for steps, _ in one.outcome.curves.values())
+        if points > MOST_POINTS:
+            break
+        runs[one.run.key] = details(one)
+    made = {
+        "missing": False,
+        "store": path.name,
+        "exported": now()[:16].replace("T", " "),
+        "problems": problems[:20],
+        "left_out": 0,
+        **rows_of(results),
+        "runs": runs,
+        "figures": {},
+    }
+    return made, len(results)
+
+
+# -- one file ------------------------------------------------------------------------------------
+
+
+def _page(data: dict[str, Any]) -> str:
+    scripts = [_inline(STATIC / name) for name in SCRIPTS]
+    scripts.append(_module())
+    style = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in STYLES)
+    # Only exactly these scripts and styles may run, and nothing may be fetched.
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"script-src {' '.join(map(_hash, scripts))}; base-uri 'none'; form-action 'none'"
+    )
+    # "<" would let a text inside close the element that holds the data.
+    held = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    plain = "".join(f"<script>{text}</script>\n" for text in scripts[:-1])
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Results · weightloom</title>
+<style>{style}</style>
+</head>
+<body>
+<header class="top"><div class="wide"><h1>weightloom</h1><p class="tagline">Results</p></div>
+</header>
+<main id="main" class="wide"><div class="tab" id="results"></div></main>
+<script type="application/json" id="data">{held}</script>
+{plain}<script type="module">{scripts[-1]}</script>
+</body>
+</html>
+"""
+
+
+def _module() -> str:
+    """The page's own modules as one: their exports become names in it."""
+    texts = [_inline(STATIC / name) for name in MODULES]
+    tools = re.findall(r"^export (?:async )?(?:function|const) (\w+)", texts[0], re.MULTILINE)
+    body = "\n".join(re.sub(r"^export ", "", text, flags=re.MULTILINE) for text in texts)
+    return f"""{body}
+const handed = {{{", ".join(tools)}, Plot: window.Plot, d3: window.d3}};
+const held = JSON.parse(document.getElementById("data").textContent);
+await show(document.getElementById("results"), handed, embedded(held));
+document.getElementById("results").dataset.ready = "true";
+"""
+
+
+def _inline(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if "</script" in text.lower():
+        raise OutputError(f"{path.name} cannot stand inside a page: it closes its own element")
+    return text
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
