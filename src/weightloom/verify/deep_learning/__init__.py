@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 from weightloom.verify.claim import Claim
+from weightloom.verify.deep_learning import (
+    boxes,
+    exponentials,
+    fourier,
+    fractal,
+    interval,
+    limits,
+    near_init,
+    pieces,
+    planting,
+    sampling,
+    separation,
+    squares,
+    tangent,
+)
 from weightloom.verify.deep_learning.items import ITEMS
 
 __all__ = ["CLAIMS", "ITEMS"]
 
-CLAIMS: tuple[Claim, ...] = ()
+# In the order of the text.
+CLAIMS: tuple[Claim, ...] = (
+    # Chapter 2: shallow networks
+    *interval.CLAIMS,
+    *boxes.CLAIMS,
+    *exponentials.CLAIMS,
+    *fourier.CLAIMS,
+    *sampling.CLAIMS,
+    # Chapter 3: near initialisation
+    *near_init.CLAIMS,
+    *planting.CLAIMS,
+    *tangent.CLAIMS,
+    *limits.CLAIMS,
+    # Chapters 4 and 5: depth
+    *fractal.CLAIMS,
+    *squares.CLAIMS,
+    *pieces.CLAIMS,
+    *separation.CLAIMS,
+)

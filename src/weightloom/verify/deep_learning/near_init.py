@@ -1,0 +1,426 @@
+"""Networks near their initialisation and their Taylor models: Sections 3 and 3.1."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from weightloom.construct.near_init import Shallow, TaylorModel, linearize, relu_worst
+from weightloom.verify.claim import Claim, Size, Statement
+from weightloom.verify.deep_learning.judging import Row, every, generator, slope
+
+__all__ = ["CLAIMS"]
+
+
+def _unit(dims: int) -> Tensor:
+    x = torch.zeros(dims, dtype=torch.float64)
+    x[0] = 1.0
+    return x
+
+
+@torch.no_grad()
+def _both(
+    model: TaylorModel, start: dict[str, Tensor], u: dict[str, Tensor], t: float, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """F_0 and F at w0 + t u."""
+    model.move_to({key: w + t * u[key] for key, w in start.items()})
+    return model(x), model.network()(x)
+
+
+def taylor_model(size: Size) -> list[Row]:
+    """F_0 of real networks along random lines w0 + t u, against differences of F itself."""
+    rows = []
+    nets = {
+        "tanh 3-20-20-1": nn.Sequential(
+            nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 1)
+        ),
+        "GELU with LayerNorm": nn.Sequential(
+            nn.Linear(3, 20), nn.LayerNorm(20), nn.GELU(), nn.Linear(20, 1)
+        ),
+    }
+    for name, net in nets.items():
+        net, model = net.double(), linearize(net)
+        x = torch.randn(10, 3, dtype=torch.float64)
+        start = {key: w.detach().clone() for key, w in model.start().items()}
+        for _ in range(2 if size == "quick" else 20):
+            u = {key: torch.randn_like(w) / math.sqrt(w.numel()) for key, w in start.items()}
+
+            h = 1e-4
+            here, above, below, far = (_both(model, start, u, t, x) for t in (0.0, h, -h, 2.0))
+            derivative = (above[1] - below[1]) / (2 * h)
+            predicted = here[1] + 2.0 * derivative
+            rows.append(
+                Row(name=name, off=float((far[0] - predicted).abs().max()),
+                    missing=float((far[0] - (predicted - here[1])).abs().max()),
+                    network=float((far[1] - far[0]).abs().max()))
+            )  # fmt: skip
+    return rows
+
+
+TAYLOR = (
+    "{r.name}, |w - w0| = 2 per layer: F_0 is off F(w0) + differences of F by {r.off:.2g}; F "
+    "itself is {r.network:.2g} away"
+)
+# Central differences with h = 1e-4: h^2 times third derivatives (below 100), rounding 1e-16/h.
+DIFFERENCES = 2 * (1e-8 * 100 + 1e-11)
+
+
+def initialisations(size: Size) -> list[Row]:
+    """PyTorch's own start of a layer d -> m and of a layer m -> 1."""
+    rows = []
+    repeats = 20 if size == "quick" else 200
+    for name, fan, out in (("v_j, d = 50", 50, 400), ("a_j, m = 2000", 2000, 1)):
+        drawn = torch.cat([nn.Linear(fan, out).weight.detach().flatten() for _ in range(repeats)])
+        scaled = drawn.double() * math.sqrt(fan)
+        ordered, n = scaled.sort().values, len(scaled)
+        uniform = (ordered + 1) / 2
+        steps = torch.arange(1, n + 1, dtype=torch.float64) / n
+        rows.append(
+            Row(name=name, n=n, largest=float(scaled.abs().max()),
+                distance=float((uniform - steps).abs().max()) + 1 / n,
+                variance=float(scaled.square().mean()),
+                spread=float(scaled.square().std()) / math.sqrt(n))
+        )  # fmt: skip
+    return rows
+
+
+STARTS = (
+    "{r.name}, {r.n} weights: largest {r.largest:.6g}/sqrt(fan in), furthest from the uniform "
+    "distribution {r.distance:.2g}, variance {r.variance:.4g}/fan in"
+)
+
+
+def smooth(size: Size) -> list[Row]:
+    """|F(x; V) - F_0(x; V)| and |F(x; V) - F(x; V0)| for V along x, and at random."""
+    rows = []
+    for name in ("tanh", "softplus", "sin", "square"):
+        for radius in (0.001, 0.1, 1.0):
+            for seed in range(1 if size == "quick" else 10):
+                net = Shallow.draw(100, 3, name, seed=seed)
+                x = _unit(3)[None]
+                noise = torch.randn(net.hidden.shape, generator=generator(seed)).double()
+                for move in ((net.out > 0)[:, None] * x, net.out[:, None] * x, noise):
+                    hidden = net.hidden + radius * move / move.norm()
+                    here = net.network(hidden)(x).item()
+                    bound = net.sigma.smoothness * net.largest_out / 2 * radius**2
+                    rows.append(
+                        Row(name=name, radius=radius, bound=bound,
+                            model=abs(here - float(net.taylor(x, hidden))),
+                            start=abs(here - net.network()(x).item()))
+                    )  # fmt: skip
+    return rows
+
+
+SMOOTH = (
+    "{r.name}, 100 nodes, |V - V0| = {r.radius}: F is {r.model:.4g} from F_0(x; V), {r.start:.4g} "
+    "from F_0(x; V0); bound {r.bound:.4g}"
+)
+# Outputs near 1 as sums of 100 terms.
+ROUNDING = 1e-14
+
+
+def brute_force(size: Size) -> list[Row]:
+    """Eq. (3.6) at random V and at V = -V0, with all a_j = 1; F_0 by forward differentiation."""
+    rows = []
+    for width in (50, 400):
+        for seed in range(2 if size == "quick" else 20):
+            net = Shallow.draw(width, 3, seed=seed)
+            net = Shallow(net.hidden, torch.ones_like(net.out), net.sigma)
+            x = _unit(3)[None]
+            drawn = torch.randn(net.hidden.shape, generator=generator(seed)).double()
+            for name, hidden in (("V random", drawn), ("V = -V0", -net.hidden)):
+                model = linearize(net.network(), train="0.weight")
+                with torch.no_grad():
+                    model.move_to({"0.weight": hidden})
+                    gap = float((model.network()(x) - model(x)).abs())
+                at, start = (hidden @ x[0], net.hidden @ x[0])
+                switched = (at >= 0).double() - (start >= 0).double()
+                rows.append(
+                    Row(name=name, width=width, gap=gap, identity=abs(float(switched @ at)),
+                        rows=float(hidden.norm(dim=1).sum()), norm=float(hidden.norm()))
+                )  # fmt: skip
+    return rows
+
+
+BRUTE = (
+    "{r.name}, m = {r.width}: |F - F_0| = {r.gap:.6g}, (3.6) {r.identity:.6g}, sum |v_j| "
+    "{r.rows:.4g}, |V| {r.norm:.4g}"
+)
+
+
+def _pair(net: Shallow, x: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """W just across the kink of the nearest rows of one sign, V the other way: a bad pair."""
+    at = net.hidden @ x
+    rows = (net.out > 0).nonzero()[:, 0]
+    rows = rows[at[rows].abs().argsort()]
+    near = at[rows].abs() * (1 + 1e-9) + 1e-12
+    k = max(1, int((near.square().cumsum(0) <= radius**2).sum()))
+    w, v = net.hidden.clone(), net.hidden.clone()
+    side = torch.where(at[rows[:k]] > 0, 1.0, -1.0).double()
+    w[rows[:k]] -= (side * near[:k])[:, None] * x
+    v[rows[:k]] += (side * radius / math.sqrt(k))[:, None] * x
+    return w, v
+
+
+def relu_errors(size: Size) -> list[Row]:
+    """Taylor errors of ReLU networks at the worst V around V0 and at a bad pair V, W."""
+    widths = (64, 512, 4096) if size == "quick" else (64, 256, 1024, 4096, 16384)
+    seeds = range(5 if size == "quick" else 20)
+    rows = []
+    for width in widths:
+        for radius in (0.5, 2.0):
+            pairs = []
+            for seed in seeds:
+                net = Shallow.draw(width, 5, seed=seed)
+                net = Shallow(net.hidden, net.out.sign(), net.sigma)
+                x = _unit(5)
+                worst = relu_worst(net, x, radius).hidden
+                w, v = _pair(net, x, radius)
+                for around, to in ((net.hidden, worst), (w, v)):
+                    gap = net.network(to)(x[None]).item()
+                    pairs.append(abs(gap - float(net.expand(x[None], to, around))))
+            rows.append(Row(width=width, radius=radius, error=max(pairs), draws=len(seeds),
+                            middle=sorted(pairs[1::2])[len(seeds) // 2]))  # fmt: skip
+    return rows
+
+
+DELTA = 0.1
+RELU = (
+    "m = {r.width}, B = {r.radius}, a_j = +-1: Taylor error up to {r.error:.4g} in {r.draws} "
+    "draws, median {r.middle:.4g} for the bad pair"
+)
+
+
+def _relu_bound(r: Row, power: float = 1 / 3) -> float:
+    log = math.log(1 / DELTA)
+    return r.width**power * (4 * r.radius ** (4 / 3) + 2 * r.radius * log**0.25)
+
+
+def _growth(rows: list[Row]) -> list[Row]:
+    """The exponent of the width in the median error of the bad pair."""
+    one = [r for r in rows if r.radius == 2.0]
+    found = slope([r.width for r in one], [r.middle for r in one])
+    return [Row(slope=found, low=one[0].width, high=one[-1].width)]
+
+
+def switching(size: Size) -> list[Row]:
+    """The sets S_1, S_2, S_3 of the proof, and rows outside of them that switch."""
+    rows = []
+    for width in (200, 2000) if size == "quick" else (200, 2000, 20_000):
+        for seed in range(10 if size == "quick" else 100):
+            net = Shallow.draw(width, 4, seed=seed)
+            x, radius = _unit(4), 1.0
+            w, v = _pair(net, x, radius)
+            tau = radius ** (2 / 3) / width ** (1 / 3)
+            near = (net.hidden @ x).abs() <= tau
+            moved = [(one - net.hidden).norm(dim=1) >= tau for one in (w, v)]
+            signs = [(one @ x >= 0) for one in (net.hidden, w, v)]
+            switch = (signs[0] != signs[1]) | (signs[0] != signs[2])
+            inside = near | moved[0] | moved[1]
+            rows.append(
+                Row(width=width, seed=seed, count=int(inside.sum()), radius=radius,
+                    outside=int((switch & ~inside).sum()), switched=int(switch.sum()),
+                    unmoved=int((switch & ~moved[0] & ~moved[1]).sum()))
+            )  # fmt: skip
+    return rows
+
+
+SWITCH = (
+    "m = {r.width}, draw {r.seed}: |S| = {r.count}, {r.switched} rows switch, {r.outside} of them "
+    "outside S"
+)
+
+
+def near_kink(size: Size) -> list[Row]:
+    """Counts of rows with |v_j.x| <= tau |x|, their (1 - delta) quantile over draws."""
+    draws = 1000 if size == "quick" else 10_000
+    x = torch.tensor([0.6, 0.0, -0.8])
+    rows = []
+    for width, tau in ((100, 0.1), (1000, 0.1), (4000, 0.3)):
+        draw, counts = generator(width), torch.empty(0)
+        for _ in range(draws // 500):
+            v = torch.randn(500, width, 3, generator=draw)
+            counts = torch.cat([counts, ((v @ x).abs() <= tau).sum(1).float()])
+        for delta in (0.5, 0.1, 0.01):
+            level = float(torch.quantile(counts, 1 - delta, interpolation="higher"))
+            rows.append(Row(width=width, tau=tau, delta=delta, count=level, draws=draws))
+    return rows
+
+
+NEAR = (
+    "m = {r.width}, tau = {r.tau}: {r.count:g} rows or fewer near their kink in a share 1 - "
+    "{r.delta} of {r.draws} draws"
+)
+
+CLAIMS = (
+    Claim(
+        name="004/taylor-model",
+        place="Definition 3.1",
+        items=(13,),
+        measure=taylor_model,
+        printed=Statement(
+            "F_0(x; w) = F(x; w0) + <dF(x; w0), w - w0>.",
+            every(lambda r: r.off, lambda r: DIFFERENCES, TAYLOR),
+        ),
+        wrong=Statement(
+            "F_0(x; w) = <dF(x; w0), w - w0>.",
+            every(lambda r: r.missing, lambda r: DIFFERENCES, TAYLOR),
+        ),
+    ),
+    Claim(
+        name="004/default-initialisation",
+        place="Remark 3.2",
+        items=(50,),
+        measure=initialisations,
+        printed=Statement(
+            "PyTorch starts with a_j uniform on +-1/sqrt(m), v_ji uniform on +-1/sqrt(d): "
+            "variances of the order of 1/m and 1/d, a third of those of the theory.",
+            every(
+                lambda r: max(
+                    r.largest - 1,
+                    r.distance - 2.2 / math.sqrt(r.n),
+                    abs(r.variance - 1 / 3) - 4 * r.spread,
+                ),
+                lambda r: 1e-6,
+                STARTS,
+            ),
+        ),
+        wrong=Statement(
+            "The variances are those of the theory, 1/m and 1/d.",
+            every(lambda r: abs(r.variance - 1), lambda r: 4 * r.spread, STARTS),
+        ),
+    ),
+    Claim(
+        name="004/smooth-near-initialisation",
+        place="Proposition 3.4",
+        items=(14,),
+        measure=smooth,
+        printed=Statement(
+            "|F(x; V) - F_0(x; V0)| <= (beta |a|_inf/2) |V - V0|^2 for beta-smooth activations, "
+            "|x| <= 1.",
+            every(lambda r: r.start, lambda r: r.bound + ROUNDING, SMOOTH),
+        ),
+        corrected=Statement(
+            "|F(x; V) - F_0(x; V)|, the Taylor model at V, is at most that; F_0(x; V0) = F(x; V0).",
+            every(lambda r: r.model, lambda r: r.bound + ROUNDING, SMOOTH),
+        ),
+        wrong=Statement(
+            "|F(x; V) - F_0(x; V)| <= 0.9 (beta |a|_inf/2) |V - V0|^2.",
+            every(lambda r: r.model, lambda r: 0.9 * r.bound + ROUNDING, SMOOTH),
+        ),
+    ),
+    Claim(
+        name="004/relu-brute-force",
+        place="Remark 3.5, (3.6)",
+        items=(51,),
+        measure=brute_force,
+        printed=Statement(
+            "|F(x; V) - F_0(x; V)| = |sum_j a_j (1[v_j.x >= 0] - 1[v_0j.x >= 0]) v_j.x| <= "
+            "|a|_inf sum |v_j| <= |a|_inf sqrt(m) |V|.",
+            every(
+                lambda r: max(
+                    abs(r.gap - r.identity),
+                    r.identity - r.rows,
+                    r.rows - math.sqrt(r.width) * r.norm,
+                ),
+                lambda r: 1e-10,
+                BRUTE,
+            ),
+        ),
+        wrong=Statement(
+            "It is at most |a|_inf |V|, without sqrt(m).",
+            every(lambda r: r.gap, lambda r: r.norm, BRUTE),
+        ),
+    ),
+    Claim(
+        name="004/relu-near-initialisation",
+        place="Proposition 3.7",
+        items=(15,),
+        measure=relu_errors,
+        printed=Statement(
+            "For V, W within B of V0: |F(V) - F(W) - <dF(W), V - W>| <= |a|_inf m^(1/3) "
+            "(4 B^(4/3) + 2 B ln(1/delta)^(1/4)) with probability 1 - delta, at a fixed x "
+            f"(delta = {DELTA}; 2 sqrt(3) instead of 4 is what the proof gives).",
+            every(lambda r: r.error, _relu_bound, RELU),
+        ),
+        wrong=Statement(
+            "The error grows at most like m^(1/4).",
+            lambda rows: every(
+                lambda r: r.slope,
+                lambda r: 0.25,
+                "median error of the bad pair from m = {r.low} to {r.high}: m^{r.slope:.3f}",
+            )(_growth(rows)),
+        ),
+    ),
+    Claim(
+        name="004/rows-that-switch",
+        place="(3.9), proof of Proposition 3.7",
+        items=(52,),
+        measure=switching,
+        printed=Statement(
+            "Rows outside S = S_1 (near their kink) + S_2 + S_3 (moved by tau or more) do not "
+            "switch, and |S| <= m^(2/3) (3 B^(2/3) + sqrt(ln(1/delta))) for tau = B^(2/3)/m^(1/3).",
+            every(
+                lambda r: (
+                    r.outside
+                    + r.count
+                    / (r.width ** (2 / 3) * (3 * r.radius ** (2 / 3) + math.log(1 / DELTA) ** 0.5))
+                ),
+                lambda r: 1.0,
+                SWITCH,
+            ),
+        ),
+        wrong=Statement(
+            "Rows that were not moved by tau do not switch, near their kink or not.",
+            every(lambda r: r.unmoved, lambda r: 0.0, SWITCH),
+        ),
+    ),
+    Claim(
+        name="004/rows-near-their-kink",
+        place="Lemma 3.8",
+        items=(16,),
+        measure=near_kink,
+        printed=Statement(
+            "With probability 1 - delta at most m tau + sqrt(m/2) ln(1/delta) rows have "
+            "|v_j.x| <= tau |x|.",
+            every(
+                lambda r: r.count,
+                lambda r: r.width * r.tau + math.sqrt(r.width / 2) * math.log(1 / r.delta),
+                NEAR,
+            ),
+        ),
+        wrong=Statement(
+            "At most 0.7 m tau + sqrt(m/2) ln(1/delta).",
+            every(
+                lambda r: r.count,
+                lambda r: 0.7 * r.width * r.tau + math.sqrt(r.width / 2) * math.log(1 / r.delta),
+                NEAR,
+            ),
+        ),
+    ),
+    Claim(
+        name="004/rows-near-their-kink-proof",
+        place="Lemma 3.8, proof",
+        items=(16,),
+        measure=near_kink,
+        printed=Statement(
+            "At most m tau + sqrt((m/2) ln(1/delta)), which is less than the lemma's for "
+            "delta < 1/e.",
+            every(
+                lambda r: r.count,
+                lambda r: r.width * r.tau + math.sqrt(r.width / 2 * math.log(1 / r.delta)),
+                NEAR,
+            ),
+        ),
+        wrong=Statement(
+            "At most 0.7 m tau + sqrt((m/2) ln(1/delta)).",
+            every(
+                lambda r: r.count,
+                lambda r: 0.7 * r.width * r.tau + math.sqrt(r.width / 2 * math.log(1 / r.delta)),
+                NEAR,
+            ),
+        ),
+    ),
+)
