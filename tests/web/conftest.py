@@ -34,9 +34,7 @@ def running(settings):
 def page_settings(tmp_path_factory):
     """Settings whose folders are the tests' own."""
     folder = tmp_path_factory.mktemp("page")
-    return Settings(
-        store=folder / "results.sqlite", demo_dir=folder / "demo", cache_dir=folder / "cache"
-    )
+    return Settings(store=folder / "results.sqlite", cache_dir=folder / "cache", draw_epochs=1)
 
 
 @pytest.fixture(scope="session")

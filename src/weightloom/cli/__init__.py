@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from weightloom import __version__
-from weightloom.cli import demo, figures, inspect_, reproduce, results, size, verify
+from weightloom.cli import demo, figures, inspect_, reproduce, results, serve, size, verify
 from weightloom.errors import WeightloomError
 
 __all__ = ["main"]
 
-COMMANDS = (demo, reproduce, figures, results, size, inspect_, verify)
+COMMANDS = (demo, reproduce, figures, results, size, inspect_, verify, serve)
 
 EPILOG = """\
 start here:
@@ -29,6 +29,9 @@ the papers' figures and tables:
 the theory:
   weightloom verify --quick                       every claim of the papers, checked on networks
   weightloom size --m1 1 --m2 2 --eps 0.05        how large must which network be?
+
+the page:
+  weightloom serve                                all of this in a browser, on this machine
 
 saved networks:
   weightloom inspect a.safetensors                what is in it: normality, Lipschitz, capacity

@@ -38,8 +38,6 @@ class Settings:
     host: str = "127.0.0.1"
     any_host: bool = False
     store: Path = Path("weightloom-lab") / "results.sqlite"
-    data_dir: Path | None = None
-    demo_dir: Path = Path("weightloom-demo")
     cache_dir: Path = field(default_factory=cache_folder)
     upload_limit: int = 200 * MEGABYTE
     json_limit: int = MEGABYTE
