@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from weightloom.verify.claim import Claim
-from weightloom.verify.modularity import identifiability, neurons, norms, selectors, targets
+from weightloom.verify.modularity import (
+    bumps,
+    identifiability,
+    neurons,
+    norms,
+    rates,
+    selectors,
+    targets,
+    training,
+)
 from weightloom.verify.modularity.items import ITEMS
 
 __all__ = ["CLAIMS", "ITEMS"]
@@ -14,4 +23,7 @@ CLAIMS: tuple[Claim, ...] = (
     *neurons.CLAIMS,
     *targets.CLAIMS,
     *selectors.CLAIMS,
+    *bumps.CLAIMS,
+    *rates.CLAIMS,
+    *training.CLAIMS,
 )

@@ -1,4 +1,4 @@
-"""Which changes of the parameters leave the function as it is: Definitions 1, 2 and 6, Theorem 1."""
+"""Which changes of parameters leave the function as it is: Definitions 1, 2, 6, Theorem 1."""
 
 from __future__ import annotations
 
@@ -305,8 +305,9 @@ def _grown(seen: Variation, names: tuple[str, ...]) -> Evidence:
     name, worst = max(growth.items(), key=lambda pair: pair[1])
     small, large = seen.integral[name]
     at = (
-        f"{name}: the integral of |s'| over [-50, 50] is {small:.4g}, over [-100, 100] {large:.4g}; "
-        f"it or the variation of s' grows by a factor of at most {worst:.3g} ({', '.join(names)})"
+        f"{name}: the integral of |s'| over [-50, 50] is {small:.4g}, over [-100, 100] it is "
+        f"{large:.4g}; it or the variation of s' grows by a factor of at most {worst:.3g} "
+        f"({', '.join(names)})"
     )
     return Evidence(worst, 1.01, at)  # steps: one percent of the width of a kink
 

@@ -31,9 +31,9 @@ class Steepness:
 
 def _networks(size: Size) -> dict[str, nn.Sequential]:
     count = 3 if size == "quick" else 12
-    total = nn.Sequential(nn.Linear(100, 1, bias=False)).double()
-    nn.init.ones_(total[0].weight)
-    found = {"sum of 100 inputs": total}
+    total = nn.Linear(100, 1, bias=False).double()
+    nn.init.ones_(total.weight)
+    found = {"sum of 100 inputs": nn.Sequential(total)}
     for i in range(count):
         found[f"ReLU 5-8-8-3, draw {i}"] = draw_network([5, 8, 8, 3], last_bias=False)
         found[f"tanh 4-6-2, draw {i}"] = draw_network([4, 6, 2], "tanh", last_bias=False)
@@ -199,10 +199,10 @@ def _measure_disguised(size: Size) -> Disguised:
     return Disguised(*(max(column) for column in zip(*found, strict=True)))
 
 
-def _frobenius(net: nn.Sequential) -> float:
+def _frobenius(net: nn.Module) -> float:
     """By hand, apart from what the library says."""
-    sizes = [float(layer.weight.detach().norm()) for layer in net if isinstance(layer, nn.Linear)]
-    return math.prod(sizes)
+    matrices = [p.detach() for p in net.parameters() if p.dim() == 2]
+    return math.prod(float(w.norm()) for w in matrices)
 
 
 def _factor(a: float, b: float) -> float:

@@ -280,8 +280,8 @@ def _measure_antipodes(size: Size) -> Antipodes:
         choose = draw_network([201, 8, 1], "tanh")  # S(y): any continuous map to one number
         member = draw_network([1, 8, 201], "tanh")  # f(.; s): any class with one parameter
         if trial == 0:
-            member[-1].weight.zero_()
-            member[-1].bias.zero_()  # the zero function, which is the best there is
+            for parameter in member.parameters():
+                parameter.zero_()  # the zero function, which is the best there is
 
         def odd(angle: Tensor, s: nn.Module = choose) -> Tensor:
             out: Tensor = s(target(angle)) - s(target(angle + math.pi))
@@ -318,8 +318,9 @@ ANTIPODES = Claim(
     items=(20,),
     measure=_measure_antipodes,
     printed=Statement(
-        "the width d_N(K) is at least the (extended) Bernstein width: with N parameters that depend "
-        "continuously on y, some y of the sphere of radius rho in N + 1 dimensions is rho off",
+        "the width d_N(K) is at least the (extended) Bernstein width: with N parameters that "
+        "depend continuously on y, some y of the sphere of radius rho in N + 1 dimensions is "
+        "rho off",
         lambda seen: _at_least(seen, 1.0),
     ),
     wrong=Statement("some y is 1.1 rho off", lambda seen: _at_least(seen, 1.1)),
