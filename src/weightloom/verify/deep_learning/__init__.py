@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from weightloom.verify.claim import Claim
 from weightloom.verify.deep_learning import (
+    barron,
     boxes,
     exponentials,
     fourier,
     fractal,
     interval,
     limits,
-    near_init,
+    noise,
+    parabola,
     pieces,
     planting,
+    polynomials,
+    relu,
     sampling,
     separation,
+    smooth,
     squares,
     tangent,
+    taylor,
+    transport,
 )
 from weightloom.verify.deep_learning.items import ITEMS
 
@@ -29,10 +36,14 @@ CLAIMS: tuple[Claim, ...] = (
     *boxes.CLAIMS,
     *exponentials.CLAIMS,
     *fourier.CLAIMS,
+    *barron.CLAIMS,
     *sampling.CLAIMS,
     # Chapter 3: near initialisation
-    *near_init.CLAIMS,
+    *taylor.CLAIMS,
+    *relu.CLAIMS,
+    *noise.CLAIMS,
     *planting.CLAIMS,
+    *transport.CLAIMS,
     *tangent.CLAIMS,
     *limits.CLAIMS,
     # Chapters 4 and 5: depth
@@ -40,4 +51,7 @@ CLAIMS: tuple[Claim, ...] = (
     *squares.CLAIMS,
     *pieces.CLAIMS,
     *separation.CLAIMS,
+    *parabola.CLAIMS,
+    *polynomials.CLAIMS,
+    *smooth.CLAIMS,
 )

@@ -15,14 +15,17 @@ from weightloom.verify.claim import Evidence
 __all__ = [
     "SURE",
     "Row",
+    "ball",
     "every",
     "generator",
     "grid",
+    "mean_allowed",
     "mean_error",
     "sampled_outputs",
     "share_allowed",
     "slope",
     "sphere",
+    "unit",
 ]
 
 # Standard errors that are allowed beyond a statement about an expectation. One check in 30,000 of a
@@ -85,6 +88,19 @@ def sphere(count: int, dims: int, seed: int) -> Tensor:
     return x / x.norm(dim=1, keepdim=True)
 
 
+def ball(count: int, dims: int, seed: int) -> Tensor:
+    """Uniform points of the unit ball: [count, dims]."""
+    radius = torch.rand(count, 1, generator=generator(seed), dtype=torch.float64) ** (1 / dims)
+    return radius * sphere(count, dims, seed + 1)
+
+
+def unit(dims: int) -> Tensor:
+    """The first unit vector, [dims]."""
+    x = torch.zeros(dims, dtype=torch.float64)
+    x[0] = 1.0
+    return x
+
+
 class Sampler(Protocol):
     offset: float
 
@@ -106,6 +122,11 @@ def sampled_outputs(
         terms = wide[1](wide[0](points)) * wide[2].weight[0]  # type: ignore[index]
         parts.append(terms.reshape(len(points), trials, width).sum(-1) * trials)
     return torch.cat(parts).T + form.offset
+
+
+def mean_allowed(bound: float, spread: float) -> float:
+    """The most that the mean of draws may be for an expectation of at most ``bound``."""
+    return bound + SURE * spread
 
 
 def share_allowed(delta: float, draws: int) -> float:

@@ -1,8 +1,6 @@
-"""The tangent kernel and networks of infinite width: (3.13), Theorem 3.14 and Section 3.3."""
+"""The tangent kernel of finite networks: Section 3.3."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +8,12 @@ from torch import Tensor, nn
 from weightloom.construct.near_init import (
     Shallow,
     TaylorModel,
-    infinite_width,
     layer_grams,
     linearize,
-    temperature,
-    transport,
 )
 from weightloom.kernels import empirical
 from weightloom.verify.claim import Claim, Size, Statement
-from weightloom.verify.deep_learning.judging import SURE, Row, every, generator, sphere
+from weightloom.verify.deep_learning.judging import Row, every, generator, sphere
 
 __all__ = ["CLAIMS", "first_layer"]
 
@@ -34,38 +29,6 @@ def _net() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(3, 12), nn.Tanh(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 1)
     ).double()
-
-
-def transported(size: Size) -> list[Row]:
-    """(rho/sqrt m) F_0 of networks whose rows were moved by T, beside F_infinity(x; T)."""
-    x = sphere(6, 3, 0)
-    limit = infinite_width(torch.sign, x, draws=100_000 if size == "quick" else 1_000_000)
-    rows = []
-    for width in (1000, 10_000, 100_000) if size == "quick" else (1000, 30_000, 1_000_000):
-        rho = temperature(width)
-        net = Shallow.draw(width, 3, rho=rho, seed=1)
-        moved = transport(net, torch.sign)
-        signs = net.out.sign()[:, None] / math.sqrt(width)
-        values = {
-            "corrected": net.taylor(x, moved),
-            "printed": net.taylor(x, net.hidden + signs * rho * torch.sign(net.hidden)),
-            "without": net.taylor(x, net.hidden + signs * torch.sign(net.hidden)),
-        }
-        off = {name: float((one - limit.mean).abs().max()) for name, one in values.items()}
-        # F(x; V0) rho/sqrt(m) has the standard deviation rho/sqrt(2); the mean over m rows of
-        # numbers of size at most sqrt(3) has sqrt(3/m) or less.
-        spread = math.sqrt(rho**2 / 2 + 3 / width) + float(limit.error.max())
-        rows.append(
-            Row(width=width, rho=rho, spread=spread, size=float(limit.mean.abs().max()), **off)
-        )
-    return rows[-1:]
-
-
-TRANSPORT = (
-    "T = sign, ReLU, d = 3, m = {r.width}, rho = {r.rho:.3g}: (rho/sqrt m) F_0 is {r.printed:.3g} "
-    "from F_infinity (up to {r.size:.3g}) with a_j rho/sqrt(m), {r.corrected:.3g} with "
-    "a_j/(rho sqrt(m))"
-)
 
 
 def kernel_coordinates(size: Size) -> list[Row]:
@@ -96,6 +59,8 @@ COORDINATES = (
     "tanh 3-12-8-1, 7 points, draw {r.seed}: F_0 (up to {r.size:.3g}) is off F(x; w0) + sum v_i "
     "k_m(x, x_i) by {r.off:.2g}"
 )
+
+
 # Sums of some hundred products of numbers below 10.
 ROUNDING = 1e-11
 
@@ -164,6 +129,8 @@ OLS = (
     "tanh, 12 weights, 12 points, draw {r.seed}: half squared error {r.printed:.4g} at (J^T J)^+ J "
     "(y - F), {r.corrected:.3g} at w0 + (J^T J)^+ J^T (y - F)"
 )
+
+
 GRAM = (
     "tanh, 12 weights, 12 points, draw {r.seed}: J^T J is off <dF(x_i), dF(x_j)> by "
     "{r.gram_printed:.3g}, J J^T by {r.gram:.2g}"
@@ -213,25 +180,6 @@ LAYERS = (
 
 
 CLAIMS = (
-    Claim(
-        name="004/transport",
-        place="(3.13), Theorem 3.14",
-        items=(19,),
-        measure=transported,
-        printed=Statement(
-            "With v_j = v_0j + a_j rho/sqrt(m) T(v_0j) and rho = 1/ln(1 + m)^2, (rho/sqrt m) "
-            "F_0(x; V) tends to F_infinity(x; T) = E <T(v), x sigma'(v.x)>.",
-            every(lambda r: r.printed, lambda r: SURE * r.spread, TRANSPORT),
-        ),
-        corrected=Statement(
-            "With v_j = v_0j + a_j/(rho sqrt(m)) T(v_0j) it does; the printed one tends to 0.",
-            every(lambda r: r.corrected, lambda r: SURE * r.spread, TRANSPORT),
-        ),
-        wrong=Statement(
-            "With v_j = v_0j + a_j/sqrt(m) T(v_0j) it does.",
-            every(lambda r: r.without, lambda r: SURE * r.spread, TRANSPORT),
-        ),
-    ),
     Claim(
         name="004/kernel-coordinates",
         place="Section 3.3, item 2",

@@ -1,124 +1,17 @@
-"""Networks near their initialisation and their Taylor models: Sections 3 and 3.1."""
+"""The ReLU near initialisation: Remark 3.5, Proposition 3.7, Lemma 3.8."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from weightloom.construct.near_init import Shallow, TaylorModel, linearize, relu_worst
+from weightloom.construct.near_init import Shallow, linearize, relu_worst
 from weightloom.verify.claim import Claim, Size, Statement
-from weightloom.verify.deep_learning.judging import Row, every, generator, slope
+from weightloom.verify.deep_learning.judging import Row, every, generator, slope, unit
 
 __all__ = ["CLAIMS"]
-
-
-def _unit(dims: int) -> Tensor:
-    x = torch.zeros(dims, dtype=torch.float64)
-    x[0] = 1.0
-    return x
-
-
-@torch.no_grad()
-def _both(
-    model: TaylorModel, start: dict[str, Tensor], u: dict[str, Tensor], t: float, x: Tensor
-) -> tuple[Tensor, Tensor]:
-    """F_0 and F at w0 + t u."""
-    model.move_to({key: w + t * u[key] for key, w in start.items()})
-    return model(x), model.network()(x)
-
-
-def taylor_model(size: Size) -> list[Row]:
-    """F_0 of real networks along random lines w0 + t u, against differences of F itself."""
-    rows = []
-    nets = {
-        "tanh 3-20-20-1": nn.Sequential(
-            nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 1)
-        ),
-        "GELU with LayerNorm": nn.Sequential(
-            nn.Linear(3, 20), nn.LayerNorm(20), nn.GELU(), nn.Linear(20, 1)
-        ),
-    }
-    for name, net in nets.items():
-        net, model = net.double(), linearize(net)
-        x = torch.randn(10, 3, dtype=torch.float64)
-        start = {key: w.detach().clone() for key, w in model.start().items()}
-        for _ in range(2 if size == "quick" else 20):
-            u = {key: torch.randn_like(w) / math.sqrt(w.numel()) for key, w in start.items()}
-
-            h = 1e-4
-            here, above, below, far = (_both(model, start, u, t, x) for t in (0.0, h, -h, 2.0))
-            derivative = (above[1] - below[1]) / (2 * h)
-            predicted = here[1] + 2.0 * derivative
-            rows.append(
-                Row(name=name, off=float((far[0] - predicted).abs().max()),
-                    missing=float((far[0] - (predicted - here[1])).abs().max()),
-                    network=float((far[1] - far[0]).abs().max()))
-            )  # fmt: skip
-    return rows
-
-
-TAYLOR = (
-    "{r.name}, |w - w0| = 2 per layer: F_0 is off F(w0) + differences of F by {r.off:.2g}; F "
-    "itself is {r.network:.2g} away"
-)
-# Central differences with h = 1e-4: h^2 times third derivatives (below 100), rounding 1e-16/h.
-DIFFERENCES = 2 * (1e-8 * 100 + 1e-11)
-
-
-def initialisations(size: Size) -> list[Row]:
-    """PyTorch's own start of a layer d -> m and of a layer m -> 1."""
-    rows = []
-    repeats = 20 if size == "quick" else 200
-    for name, fan, out in (("v_j, d = 50", 50, 400), ("a_j, m = 2000", 2000, 1)):
-        drawn = torch.cat([nn.Linear(fan, out).weight.detach().flatten() for _ in range(repeats)])
-        scaled = drawn.double() * math.sqrt(fan)
-        ordered, n = scaled.sort().values, len(scaled)
-        uniform = (ordered + 1) / 2
-        steps = torch.arange(1, n + 1, dtype=torch.float64) / n
-        rows.append(
-            Row(name=name, n=n, largest=float(scaled.abs().max()),
-                distance=float((uniform - steps).abs().max()) + 1 / n,
-                variance=float(scaled.square().mean()),
-                spread=float(scaled.square().std()) / math.sqrt(n))
-        )  # fmt: skip
-    return rows
-
-
-STARTS = (
-    "{r.name}, {r.n} weights: largest {r.largest:.6g}/sqrt(fan in), furthest from the uniform "
-    "distribution {r.distance:.2g}, variance {r.variance:.4g}/fan in"
-)
-
-
-def smooth(size: Size) -> list[Row]:
-    """|F(x; V) - F_0(x; V)| and |F(x; V) - F(x; V0)| for V along x, and at random."""
-    rows = []
-    for name in ("tanh", "softplus", "sin", "square"):
-        for radius in (0.001, 0.1, 1.0):
-            for seed in range(1 if size == "quick" else 10):
-                net = Shallow.draw(100, 3, name, seed=seed)
-                x = _unit(3)[None]
-                noise = torch.randn(net.hidden.shape, generator=generator(seed)).double()
-                for move in ((net.out > 0)[:, None] * x, net.out[:, None] * x, noise):
-                    hidden = net.hidden + radius * move / move.norm()
-                    here = net.network(hidden)(x).item()
-                    bound = net.sigma.smoothness * net.largest_out / 2 * radius**2
-                    rows.append(
-                        Row(name=name, radius=radius, bound=bound,
-                            model=abs(here - float(net.taylor(x, hidden))),
-                            start=abs(here - net.network()(x).item()))
-                    )  # fmt: skip
-    return rows
-
-
-SMOOTH = (
-    "{r.name}, 100 nodes, |V - V0| = {r.radius}: F is {r.model:.4g} from F_0(x; V), {r.start:.4g} "
-    "from F_0(x; V0); bound {r.bound:.4g}"
-)
-# Outputs near 1 as sums of 100 terms.
-ROUNDING = 1e-14
 
 
 def brute_force(size: Size) -> list[Row]:
@@ -128,7 +21,7 @@ def brute_force(size: Size) -> list[Row]:
         for seed in range(2 if size == "quick" else 20):
             net = Shallow.draw(width, 3, seed=seed)
             net = Shallow(net.hidden, torch.ones_like(net.out), net.sigma)
-            x = _unit(3)[None]
+            x = unit(3)[None]
             drawn = torch.randn(net.hidden.shape, generator=generator(seed)).double()
             for name, hidden in (("V random", drawn), ("V = -V0", -net.hidden)):
                 model = linearize(net.network(), train="0.weight")
@@ -175,7 +68,7 @@ def relu_errors(size: Size) -> list[Row]:
             for seed in seeds:
                 net = Shallow.draw(width, 5, seed=seed)
                 net = Shallow(net.hidden, net.out.sign(), net.sigma)
-                x = _unit(5)
+                x = unit(5)
                 worst = relu_worst(net, x, radius).hidden
                 w, v = _pair(net, x, radius)
                 for around, to in ((net.hidden, worst), (w, v)):
@@ -187,6 +80,8 @@ def relu_errors(size: Size) -> list[Row]:
 
 
 DELTA = 0.1
+
+
 RELU = (
     "m = {r.width}, B = {r.radius}, a_j = +-1: Taylor error up to {r.error:.4g} in {r.draws} "
     "draws, median {r.middle:.4g} for the bad pair"
@@ -211,7 +106,7 @@ def switching(size: Size) -> list[Row]:
     for width in (200, 2000) if size == "quick" else (200, 2000, 20_000):
         for seed in range(10 if size == "quick" else 100):
             net = Shallow.draw(width, 4, seed=seed)
-            x, radius = _unit(4), 1.0
+            x, radius = unit(4), 1.0
             w, v = _pair(net, x, radius)
             tau = radius ** (2 / 3) / width ** (1 / 3)
             near = (net.hidden @ x).abs() <= tau
@@ -254,63 +149,8 @@ NEAR = (
     "{r.delta} of {r.draws} draws"
 )
 
+
 CLAIMS = (
-    Claim(
-        name="004/taylor-model",
-        place="Definition 3.1",
-        items=(13,),
-        measure=taylor_model,
-        printed=Statement(
-            "F_0(x; w) = F(x; w0) + <dF(x; w0), w - w0>.",
-            every(lambda r: r.off, lambda r: DIFFERENCES, TAYLOR),
-        ),
-        wrong=Statement(
-            "F_0(x; w) = <dF(x; w0), w - w0>.",
-            every(lambda r: r.missing, lambda r: DIFFERENCES, TAYLOR),
-        ),
-    ),
-    Claim(
-        name="004/default-initialisation",
-        place="Remark 3.2",
-        items=(50,),
-        measure=initialisations,
-        printed=Statement(
-            "PyTorch starts with a_j uniform on +-1/sqrt(m), v_ji uniform on +-1/sqrt(d): "
-            "variances of the order of 1/m and 1/d, a third of those of the theory.",
-            every(
-                lambda r: max(
-                    r.largest - 1,
-                    r.distance - 2.2 / math.sqrt(r.n),
-                    abs(r.variance - 1 / 3) - 4 * r.spread,
-                ),
-                lambda r: 1e-6,
-                STARTS,
-            ),
-        ),
-        wrong=Statement(
-            "The variances are those of the theory, 1/m and 1/d.",
-            every(lambda r: abs(r.variance - 1), lambda r: 4 * r.spread, STARTS),
-        ),
-    ),
-    Claim(
-        name="004/smooth-near-initialisation",
-        place="Proposition 3.4",
-        items=(14,),
-        measure=smooth,
-        printed=Statement(
-            "|F(x; V) - F_0(x; V0)| <= (beta |a|_inf/2) |V - V0|^2 for beta-smooth activations, "
-            "|x| <= 1.",
-            every(lambda r: r.start, lambda r: r.bound + ROUNDING, SMOOTH),
-        ),
-        corrected=Statement(
-            "|F(x; V) - F_0(x; V)|, the Taylor model at V, is at most that; F_0(x; V0) = F(x; V0).",
-            every(lambda r: r.model, lambda r: r.bound + ROUNDING, SMOOTH),
-        ),
-        wrong=Statement(
-            "|F(x; V) - F_0(x; V)| <= 0.9 (beta |a|_inf/2) |V - V0|^2.",
-            every(lambda r: r.model, lambda r: 0.9 * r.bound + ROUNDING, SMOOTH),
-        ),
-    ),
     Claim(
         name="004/relu-brute-force",
         place="Remark 3.5, (3.6)",
