@@ -56,7 +56,8 @@ def router(context: Context) -> APIRouter:
 
     @routes.post("/export")
     async def start() -> dict[str, Any]:
-        export.start()
+        now = _stamp(store)
+        export.start({at[0]: made for at, made in drawn.items() if at[1:] == (None, now)})
         return export.state()
 
     @routes.get("/export")
@@ -84,11 +85,11 @@ class _Export:
         self._progress: tuple[float, str] = (0.0, "")
         self._error: str | None = None
 
-    def start(self) -> None:
+    def start(self, drawn: dict[str, dict[str, Any]]) -> None:
         if self._task is None or self._task.done():
             self.content, self._error = None, None
             self._progress = (0.0, "waiting for the worker")
-            self._task = asyncio.create_task(self._work())
+            self._task = asyncio.create_task(self._work(drawn))
 
     def state(self) -> dict[str, Any]:
         fraction, text = self._progress
@@ -99,13 +100,13 @@ class _Export:
             "error": self._error,
         }
 
-    async def _work(self) -> None:
+    async def _work(self, drawn: dict[str, dict[str, Any]]) -> None:
         def told(progress: Any) -> None:
             self._progress = progress
 
         try:
             self.content = await self._context.background.run(
-                _html, self._context.settings.store, report=told
+                _html, self._context.settings.store, drawn, report=told
             )
         except (WeightloomError, RefusedError) as error:
             self._error = str(error)
@@ -153,7 +154,7 @@ def _figures(store: Path, experiment: str, scale: str | None) -> dict[str, Any]:
     return figures_of(store, experiment, scale)
 
 
-def _html(store: Path, report: Any) -> bytes:
+def _html(store: Path, drawn: dict[str, dict[str, Any]], report: Any) -> bytes:
     from weightloom.web.tabs.results_export import html_of
 
-    return html_of(store, report=report)[0].encode()
+    return html_of(store, drawn=drawn, report=report)[0].encode()

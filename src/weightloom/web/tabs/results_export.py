@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,17 @@ def export_html(store: Path, path: Path, *, figures: bool = True) -> int:
     return count
 
 
-def html_of(store: Path, *, figures: bool = True, report: Report | None = None) -> tuple[str, int]:
-    """The file's text, and how many runs are in it."""
+def html_of(
+    store: Path,
+    *,
+    figures: bool = True,
+    drawn: Mapping[str, dict[str, Any]] | None = None,
+    report: Report | None = None,
+) -> tuple[str, int]:
+    """The file's text, and how many runs are in it.
+
+    ``drawn``: answers of `figures_of` that are there already, by experiment.
+    """
     tell = report or (lambda progress: None)
     tell((0.0, "reading the store"))
     data, count = _data(store)
@@ -58,7 +67,7 @@ def html_of(store: Path, *, figures: bool = True, report: Report | None = None) 
     for place, name in enumerate(names if figures else []):
         tell((0.1 + 0.85 * place / len(names), f"drawing {name}"))
         try:
-            data["figures"][name] = figures_of(store, name, None)
+            data["figures"][name] = (drawn or {}).get(name) or figures_of(store, name, None)
         except WeightloomError as error:  # nothing at any scale, or unknown here: the rest goes on
             data["figures"][name] = {"error": str(error)}
     tell((0.97, "writing"))
