@@ -172,6 +172,10 @@ def test_it_says_what_it_did():
     assert "2 (given)" in hyper.initialisation
     hyper = wl.HyperNetwork(wl.mlp([3, 1]), nn.Sequential(nn.Flatten(), encoder))
     assert "assumed" in hyper.initialisation
+    hyper = wl.HyperNetwork(wl.mlp([3, 1]), nn.Sequential(nn.Embedding(7, 20), *encoder))
+    assert "measured on all of its ids" in hyper.initialisation
+    hyper = wl.HyperNetwork(wl.mlp([3, 1]), encoder)
+    assert "measured on standard normal conditions" in hyper.initialisation
     with pytest.raises(HeadError, match="a second moment is positive"):
         wl.HyperNetwork(wl.mlp([3, 1]), encoder, feature_moment=0.0)
 

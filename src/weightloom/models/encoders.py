@@ -142,7 +142,8 @@ def _sample(
     probe = _probe(encoder)
     if probe is None:
         return None, "assumed: pass calibration= to measure it"
-    return encoder(probe), "measured on standard normal conditions"
+    what = "standard normal conditions" if probe.is_floating_point() else "all of its ids"
+    return encoder(probe), f"measured on {what}"
 
 
 def _probe(encoder: nn.Module) -> Tensor | None:
