@@ -89,6 +89,8 @@ def test_every_output_block_is_compared():
         text = page.read_text()
         compared = sum(bool(kind) for _, kind, _ in BLOCK.findall(text))
         assert len(re.findall("(?m)^```(?:output|text)$", text)) == compared, page.name
+        # An indented block right after code would look like its output on the site.
+        assert not re.search(r"(?m)^```\n\n    \S", text), page.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
