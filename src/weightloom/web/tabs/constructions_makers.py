@@ -121,7 +121,7 @@ def separation(v: Values) -> Built:
         f"The area between the two is {distance:.4g}. No function with {pieces} affine pieces can "
         f"have less than {least:.4g} (Theorem 4.4, counted exactly).",
         f"A deep network is equal to the sawtooth with {deep.nodes} units in {power} hidden "
-        f"layers; one hidden layer needs {2**power} units.",
+        f"layers; with one hidden layer, its {2**power} pieces need at least {2**power - 1} units.",
     )
     return Built(made, made.network, notes=notes)
 

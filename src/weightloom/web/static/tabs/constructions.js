@@ -7,7 +7,7 @@ function decades(low, high, value) {
 }
 
 export async function mount(section, tools) {
-  const {el, api, slider, select, status, chart, card, button, debounce, latest, format, table, download, unique} = tools;
+  const {el, api, slider, select, status, chart, card, button, debounce, latest, format, download, unique} = tools;
   const says = status();
   const about = el("p", {class: "muted"});
   const controls = el("div", {class: "stack"});
