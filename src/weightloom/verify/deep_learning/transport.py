@@ -40,7 +40,7 @@ def transported(size: Size) -> list[Row]:
         rows.append(
             Row(width=width, rho=rho, spread=spread, size=float(limit.mean.abs().max()), **off)
         )
-    return rows[-1:]
+    return rows
 
 
 TRANSPORT = (
