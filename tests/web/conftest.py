@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 
+import httpx
 import pytest
 
 from tests.web import browser as chromium
@@ -38,19 +39,17 @@ def page_settings(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def client(page_settings):
-    """Requests to the application itself; workers are real."""
-    from starlette.testclient import TestClient
-
-    with TestClient(create_app(page_settings), base_url="http://localhost") as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
 def server(page_settings):
     """The address of a running page."""
     with running(page_settings) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    """Requests to the running page, as its own scripts would send them."""
+    with httpx.Client(base_url=server, timeout=120) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

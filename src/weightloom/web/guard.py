@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 from urllib.parse import urlsplit
@@ -31,6 +33,7 @@ HEADERS = {
 #: After a body was found too large, this much more is read and thrown away: most clients look at
 #: the answer only when they have sent everything.
 DRAIN = 64 * 10**6
+DRAIN_SECONDS = 5.0
 
 
 class _TooLargeError(Exception):
@@ -100,14 +103,20 @@ class _Request:
         self._receive, self._send = receive, send
         self._api = scope["path"].startswith("/api/")
         self._read = 0
+        self._more = True  # whether some of the body is still to come
         self._started = False
 
     async def receive(self) -> Message:
-        message = await self._receive()
-        self._read += len(message.get("body", b""))
+        message = await self._next()
         if self._read > self.limit:
             self.too_large = True
             raise _TooLargeError
+        return message
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._read += len(message.get("body", b""))
+        self._more = message.get("more_body", False)
         return message
 
     async def send(self, message: Message) -> None:
@@ -122,12 +131,14 @@ class _Request:
         await self._send(message)
 
     async def drain(self) -> None:
+        """Read the rest of the body, within reason, and forget it."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._drain(), DRAIN_SECONDS)
+
+    async def _drain(self) -> None:
         most = self._read + DRAIN
-        while self._read < most:
-            message = await self._receive()
-            self._read += len(message.get("body", b""))
-            if not message.get("more_body", False):
-                return
+        while self._more and self._read < most:
+            await self._next()
 
     async def answer(self, status: int, text: str) -> None:
         if self._started:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import pickle
 import signal
 import threading
 import time
@@ -185,4 +186,7 @@ def _serve(pipe: Connection) -> None:
             answer = ("told", "there is not enough memory for this; ask for less")
         except Exception:
             answer = ("failed", traceback.format_exc())
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except (pickle.PicklingError, AttributeError, TypeError):  # nothing of it was sent
+            pipe.send(("failed", traceback.format_exc()))
