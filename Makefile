@@ -62,10 +62,10 @@ $(DOCS_READY): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-# Strict: a broken link or an unknown name stops it.
+# Strict: a broken link or an unknown name stops it. (Not with --quiet, which would hide warnings from --strict.)
 docs: $(DOCS_READY)
 	@echo "== documentation"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "== site/index.html is ready; with search: $(BIN)/python -m http.server --directory site --bind 127.0.0.1 8000"
 
 # The page is tested in a real browser. Without one those tests are skipped, and say so.

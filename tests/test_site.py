@@ -40,8 +40,8 @@ def test_site(tmp_path):
 
 
 def build(folder):
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+    done = subprocess.run(  # not --quiet: it hides warnings from --strict
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
