@@ -127,6 +127,13 @@ def test_features_that_cannot_be_read():
         wrong(torch.randn(2, 3), torch.randn(2, 4))
 
 
+def test_a_bare_number_is_no_condition():
+    tasks = wl.HyperNetwork(wl.mlp([3, 2]), nn.Embedding(5, 4))
+    with pytest.raises(ShapeError, match=r"condition is 3, not a tensor.*torch.tensor\(3\)"):
+        tasks(torch.randn(6, 3), 3)
+    assert tasks(torch.randn(6, 3), torch.tensor(3)).shape == (6, 2)
+
+
 def test_materialize_takes_one_condition():
     with pytest.raises(ShapeError, match="condition has 2 rows, but one network"):
         hyper().materialize(torch.randn(2, 4))

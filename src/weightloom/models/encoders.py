@@ -74,6 +74,11 @@ def condition_dims(encoder: nn.Module) -> int | None:
 
 def encode(encoder: nn.Module, condition: Tensor, dims: int | None) -> tuple[Tensor, bool]:
     """Features [b, k], and whether a single condition (no leading dimension) was given."""
+    if dims is not None and not isinstance(condition, Tensor):
+        raise ShapeError(
+            f"condition is {condition!r:.60}, not a tensor; pass torch.tensor(...) of it (one task "
+            f"id is torch.tensor(3), several are torch.tensor([3, 5]))"
+        )
     if dims is not None and condition.dim() not in (dims, dims + 1):
         raise ShapeError(
             f"condition has shape {tuple(condition.shape)}, but one condition has {dims} "
