@@ -124,7 +124,7 @@ def summary(matrix):
 def picture(path, matrices):
     figure, axes = plt.subplots(1, len(matrices), figsize=(3.9 * len(matrices), 3.6))
     for axis, (name, matrix) in zip(axes, matrices.items(), strict=True):
-        axis.imshow(matrix, vmin=0, vmax=1, cmap="viridis")
+        axis.imshow(matrix.numpy(), vmin=0, vmax=1, cmap="viridis")
         for (after, task), value in zip(
             [divmod(i, len(matrix)) for i in range(matrix.numel())], matrix.flatten(), strict=True
         ):
@@ -137,6 +137,7 @@ def picture(path, matrices):
         axis.set(title=name, xlabel="accuracy on task", ylabel="after learning task")
     figure.tight_layout()
     figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main(arguments=None):

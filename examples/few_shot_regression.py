@@ -145,6 +145,7 @@ def picture(path, table, predictors, seed):
         axis.plot(seen[0, :, 0], seen[0, :, 1], "ko", ms=4)
         axis.set(title=f"{shots} shots", xlabel="x", ylim=(-3, 3))
     figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main(arguments=None):

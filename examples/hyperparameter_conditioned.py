@@ -94,8 +94,9 @@ def learn_one(network, x, y, strength, steps):
 
 def ridge(x, y, strength):
     """The minimiser for a linear network without bias, in closed form: [d]."""
-    gram = x.T @ x / len(x) + strength * torch.eye(x.shape[1])
-    return torch.linalg.solve(gram.double(), (x.T @ y / len(x)).double()).float()
+    x, y = x.double(), y.double()
+    gram = x.T @ x / len(x) + strength * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.solve(gram, x.T @ y / len(x)).float()
 
 
 @torch.no_grad()
@@ -135,6 +136,7 @@ def picture(path, exponents, linear, mlp_curve, best, alone):
         axis.set(xlabel="log10 of the strength")
         axis.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main(arguments=None):

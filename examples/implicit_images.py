@@ -107,16 +107,17 @@ def between(hyper, first, last, side, frames):
 def picture(path, rows):
     """Rows of square images, each row with its name on the left."""
     count = max(len(images) for images in rows.values())
-    figure, axes = plt.subplots(len(rows), count, figsize=(0.85 * count + 1.6, 0.88 * len(rows)))
+    figure, axes = plt.subplots(len(rows), count, figsize=(0.75 * count + 1.6, 0.75 * len(rows)))
     for line, (name, images) in zip(axes, rows.items(), strict=True):
         for axis in line:
             axis.axis("off")
         for axis, image in zip(line, images, strict=False):
             side = math.isqrt(len(image))
-            axis.imshow(image.view(side, side), cmap="gray_r", vmin=0, vmax=1)
+            axis.imshow(image.view(side, side).numpy(), cmap="gray_r", vmin=0, vmax=1)
         line[0].text(-0.15, 0.5, name, transform=line[0].transAxes, ha="right", va="center")
     figure.subplots_adjust(left=1.75 / figure.get_figwidth(), right=1, top=1, bottom=0)
     figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main(arguments=None):
@@ -138,7 +139,7 @@ def main(arguments=None):
     large = side == 28
     models = build(small, 10 if large else 4, 32 if large else 16, 64 if args.smoke else 256)
     settings = Settings(
-        epochs=2 if args.smoke else 12,
+        epochs=20 if args.smoke else 12,
         batch_size=50,
         optimiser="adam",
         learning_rate=3e-3,

@@ -92,7 +92,7 @@ def picture(path, rows, side, reliability):
         for axis, image in zip(line, images, strict=True):
             grey = "magma" if name.startswith("deviation") else "gray_r"
             top = 0.5 if grey == "magma" else 1.0
-            axis.imshow(image.view(side, side), cmap=grey, vmin=0, vmax=top)
+            axis.imshow(image.view(side, side).numpy(), cmap=grey, vmin=0, vmax=top)
             axis.set(xticks=[], yticks=[])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
     axis = right.subplots()
@@ -102,6 +102,7 @@ def picture(path, rows, side, reliability):
     axis.set(xlabel="interval says", ylabel="holds, of hidden pixels", xlim=(0.4, 1), ylim=(0.4, 1))
     axis.legend(frameon=False, fontsize=9, loc="lower right")
     figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main(arguments=None):

@@ -1,7 +1,7 @@
 """Low-rank changes of a pretrained network, written for each condition.
 
 A classifier is trained on upright digits. Turned digits it reads badly. The condition is the angle;
-a hypernetwork with a delta head writes, for every angle, a change of rank 4 to each layer of the
+a hypernetwork with a delta head writes, for every angle, a change of rank 8 to each layer of the
 pretrained network, which itself stays as it is. At the start the change is exactly zero. The
 ordinary way is to fine-tune a copy of all weights for every angle. Both see the same few labelled
 images at the same eight angles; only the hypernetwork can be asked about angles in between.
@@ -118,8 +118,9 @@ def picture(path, angles, curves, seen):
     axis.axhline(0.1, color="0.6", lw=0.8, ls=":")
     axis.set(xlabel="degrees turned (lines: angles trained at)", ylabel="accuracy", ylim=(0, 1))
     axis.set_xticks(range(0, 361, 45))
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
     figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main(arguments=None):
@@ -142,8 +143,8 @@ def main(arguments=None):
     tests = {a: rotate(data.test, torch.full((len(data.test),), float(a))) for a in angles}
     print(f"{data.source}\n{per_angle} labelled images at each of {len(seen)} angles")
 
-    network = pretrain(data, 32 if args.smoke else 128, 3 if args.smoke else 5, args.seed)
-    hyper = adapter(network, rank=4)
+    network = pretrain(data, 32 if args.smoke else 128, 15 if args.smoke else 5, args.seed)
+    hyper = adapter(network, rank=8)
     print(f"\nbefore training, largest change of any weight: {largest_change(hyper, network, 45)}")
     copies = fine_tuned(network, tasks, epochs, args.seed)
     adapt(hyper, tasks, epochs, args.seed)
