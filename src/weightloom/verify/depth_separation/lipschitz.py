@@ -90,7 +90,7 @@ def _swings(values: Tensor, eps: float) -> int:
 
 
 def _measure(size: Size) -> list[Built]:
-    points = 20_001 if size == "quick" else 1_000_001
+    points = 20_001 if size == "quick" else 200_001
     made = []
     for R, L, eps in ((1.0, 1.0, 0.1), (2.0, 3.0, 0.7), (1.0, 4.0, 0.3), (0.5, 1.0, 0.33)):
         for name, f in (
@@ -151,6 +151,7 @@ CLAIMS = (
                       lambda m: math.ceil(m.ratio - 1e-9))),
     Claim("003/lipschitz-weights", "Lipschitz function approximation", (7,), _measure,
           printed=_weights("f(0) + sum gamma_i s(alpha_i x + beta_i): alpha = 1 or -1, |beta| <= "
-                           "R, |gamma| <= 2 L, and the network is L-Lipschitz on the whole line", 2.0),
+                           "R, |gamma| <= 2 L, and the network is L-Lipschitz on the whole line",
+                           2.0),
           wrong=_weights("... |gamma| <= 3/2 L", 1.5)),
 )  # fmt: skip

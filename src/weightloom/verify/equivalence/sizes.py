@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,6 +72,25 @@ def _sizes(last_biases: bool) -> Statement:
     return Statement(text, judge)
 
 
+def _shallow(text: str, output_bias: int) -> Statement:
+    def judge(measured: list[Counted]) -> Evidence:
+        off, where = 0, ""
+        for one in measured:
+            if len(one.sizes) == 3 and one.sizes[-1] == 1:
+                d0, d1, _ = one.sizes
+                first = math.prod(one.shapes[0]) + one.shapes[0][0]
+                said = (d0 + 2) * d1 + output_bias, d0 * d1 + d1
+                wrong = max(abs(one.counts[0] - said[0]), abs(first - said[1]))
+                if wrong >= off:
+                    told = (
+                        f"sizes {one.sizes}: {one.counts[0]} parameters, {first} of them in front"
+                    )
+                    off, where = wrong, f"{told} of the hidden layer, off by {wrong}"
+        return Evidence(off, 0, where)
+
+    return Statement(text, judge)
+
+
 def _shapes(shift: int, turned: bool = False) -> Statement:
     order = "d_i x d_(i-1)" if shift else "d_(i+1) x d_i"
     text = f"W^(i), i = 1..L+1, is a matrix of size {'d_(i-1) x d_i' if turned else order}"
@@ -92,6 +112,10 @@ def _shapes(shift: int, turned: bool = False) -> Statement:
 CLAIMS = (
     Claim("002/sizes", "Feedforward neural networks, figure", (1,), _measure,
           printed=_sizes(True), wrong=_sizes(False)),
+    Claim("002/sizes-shallow", "Effective Parameter Space; Theorem 3", (1, 8), _measure,
+          printed=_shallow("One hidden layer and one output: S = (d_0 + 2) d_1 + 1 = d_0 d_1 + 2 "
+                           "d_1 + 1, of which S_h = d_0 d_1 + d_1 lead to the hidden layer", 1),
+          wrong=_shallow("... S = (d_0 + 2) d_1", 0)),
     Claim("002/shapes", "Feedforward neural networks, Eq. 1", (1,), _measure,
           printed=_shapes(0), corrected=_shapes(1), wrong=_shapes(1, turned=True)),
 )  # fmt: skip
