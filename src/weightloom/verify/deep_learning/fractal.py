@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import torch
 from torch import Tensor, nn
 
-from weightloom.construct import affine_pieces, bits, delta
+from weightloom.construct import bits, delta
 from weightloom.construct.shallow.activations import shallow_network
 from weightloom.verify.claim import Claim, Size, Statement
 from weightloom.verify.deep_learning.judging import Row, every, generator, grid
@@ -189,26 +188,6 @@ def integrals(size: Size) -> list[Row]:
 INTEGRAL = "{r.count} ReLUs at equal distances: off x^2 by {r.off:.3g} on [0, 1]"
 
 
-def compositions(size: Size) -> list[Row]:
-    """Pieces of Delta^L on [0, 1] and on the line, and of its factors."""
-    rows = []
-    for times in (2, 3, 6) if size == "quick" else (2, 3, 6, 10, 14):
-        whole, before = (power(n) for n in (times, times - 1))
-        rows.append(
-            Row(times=times, pieces=affine_pieces(whole, 0, 1).count,
-                line=affine_pieces(whole, -math.inf, math.inf).count,
-                outer=affine_pieces(hat(), 0, 1).count, inner=affine_pieces(before, 0, 1).count,
-                outer_line=affine_pieces(hat(), -math.inf, math.inf).count,
-                inner_line=affine_pieces(before, -math.inf, math.inf).count)
-        )  # fmt: skip
-    return rows
-
-
-COMPOSED = (
-    "Delta^{r.times}: {r.pieces} pieces on [0, 1], from {r.outer} and {r.inner}; on the line "
-    "{r.line}, from {r.outer_line} and {r.inner_line}"
-)
-
 CLAIMS = (
     Claim(
         name="004/triangle",
@@ -306,20 +285,6 @@ CLAIMS = (
         wrong=Statement(
             "x^2 = integral over b >= 0 of relu(x - b) db.",
             every(lambda r: r.single, lambda r: 0.25 / r.count**2 + 1e-13, INTEGRAL),
-        ),
-    ),
-    Claim(
-        name="004/composition-is-tight",
-        place="Remark 5.9",
-        items=(65,),
-        measure=compositions,
-        printed=Statement(
-            "Delta meets the rule N_A(f o g) <= N_A(f) N_A(g) with every composition (on [0, 1]).",
-            every(lambda r: abs(r.pieces - r.outer * r.inner), lambda r: 0.0, COMPOSED),
-        ),
-        wrong=Statement(
-            "It meets it on the whole line, too.",
-            every(lambda r: abs(r.line - r.outer_line * r.inner_line), lambda r: 0.0, COMPOSED),
         ),
     ),
 )

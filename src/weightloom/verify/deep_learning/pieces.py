@@ -163,6 +163,27 @@ COMBINED = (
     "sum a_i g_i + b {r.total}, f o g_1 {r.inside}, f(sum) {r.node}"
 )
 
+
+def compositions(size: Size) -> list[Row]:
+    """Pieces of Delta^L on [0, 1] and on the line, and of its factors."""
+    rows = []
+    for times in (2, 3, 6) if size == "quick" else (2, 3, 6, 10, 14):
+        whole, before = (power(n) for n in (times, times - 1))
+        rows.append(
+            Row(times=times, pieces=affine_pieces(whole, 0, 1).count,
+                line=affine_pieces(whole, -math.inf, math.inf).count,
+                outer=affine_pieces(hat(), 0, 1).count, inner=affine_pieces(before, 0, 1).count,
+                outer_line=affine_pieces(hat(), -math.inf, math.inf).count,
+                inner_line=affine_pieces(before, -math.inf, math.inf).count)
+        )  # fmt: skip
+    return rows
+
+
+COMPOSED = (
+    "Delta^{r.times}: {r.pieces} pieces on [0, 1], from {r.outer} and {r.inner}; on the line "
+    "{r.line}, from {r.outer_line} and {r.inner_line}"
+)
+
 CLAIMS = (
     Claim(
         name="004/affine-pieces",
@@ -236,6 +257,20 @@ CLAIMS = (
         wrong=Statement(
             "N_A(sum_{i <= k} a_i g_i) <= sum_i N_A(g_i) - k.",
             every(lambda r: r.total, lambda r: sum(r.pieces) - 3, COMBINED),
+        ),
+    ),
+    Claim(
+        name="004/composition-is-tight",
+        place="Remark 5.9",
+        items=(65,),
+        measure=compositions,
+        printed=Statement(
+            "Delta meets the rule N_A(f o g) <= N_A(f) N_A(g) with every composition (on [0, 1]).",
+            every(lambda r: abs(r.pieces - r.outer * r.inner), lambda r: 0.0, COMPOSED),
+        ),
+        wrong=Statement(
+            "It meets it on the whole line, too.",
+            every(lambda r: abs(r.line - r.outer_line * r.inner_line), lambda r: 0.0, COMPOSED),
         ),
     ),
 )  # fmt: skip

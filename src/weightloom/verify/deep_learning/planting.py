@@ -132,8 +132,7 @@ CLAIMS = (
         ),
         corrected=Statement(
             "As the proof has it: scale sqrt(m)/tau, rows moved by 2^(d+2) |alpha|_inf/(tau^d "
-            "sqrt(m)), |V - V0| <= 2^((d+2)/2) |alpha|/tau^((d+1)/2), noise constant 32 d (and "
-            "ln(k/delta) in the width, for k directions).",
+            "sqrt(m)), |V - V0| <= 2^((d+2)/2) |alpha|/tau^((d+1)/2), noise constant 32 d.",
             every(
                 lambda r: max(
                     r.row / r.row_bound, r.distance / r.distance_bound, r.error / r.bound,
