@@ -1,0 +1,29 @@
+"""Series along a step against nested derivatives of networks written down."""
+
+import pytest
+import torch
+
+from weightloom.kernels import FiniteHypernetwork, Tower, empirical
+from weightloom.verify.infinite_width.series import LEAKY, RELU, TANH, Narrow
+
+NAMES = {
+    "ReLU": "relu",
+    "tanh": "tanh",
+    "leaky ReLU": {"name": "leaky_relu", "slope": 0.2},
+}  # as LEAKY
+
+
+@pytest.mark.parametrize(("f", "g", "depth"), [(TANH, LEAKY, 2), (RELU, TANH, 2)])
+def test_terms(f, g, depth):
+    net = Narrow(1, 7, depth, f, g)
+    towers = Tower(depth=2, activation=NAMES[f.name]), Tower(depth=depth, activation=NAMES[g.name])
+    h = FiniteHypernetwork(*towers, [2, 7], [1] * (depth + 1), dtype=torch.float64)
+    first, second = h.f.layers
+    with torch.no_grad():
+        first.weight.copy_(net.w1[0])
+        second.weight.copy_(net.w2[0])
+    i, j = (torch.tensor([1.5, -0.5]).double(), 0.75), (torch.tensor([0.25, 1]).double(), -1.25)
+    rows = [(x[None], torch.tensor([[z]]).double()) for x, z in (i, j)]  # exact in float32 too
+    wanted = empirical.higher_order(h, *rows, order=(0, 1, 2))
+    found = net.terms(i, j, 2)[:, 0]
+    torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-10, atol=1e-12)
