@@ -116,6 +116,16 @@ def test_every_folder_has_a_page():
     assert not missing
 
 
+def test_docstrings_become_markdown():
+    docstrings = tools("docstrings")
+    example = docstrings.fence("Says two.\n\n>>> 1 + 1\n2\n\nMore.")
+    assert example == "Says two.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore."
+    arguments = docstrings.itemise("Takes:\n    a: one,\n        or two\n    b: three\n\nMore.")
+    assert arguments == "Takes:\n\n- `a`: one,\n        or two\n- `b`: three\n\nMore."
+    formula = "Is:\n\n    a = b: c"
+    assert docstrings.itemise(formula) == formula
+
+
 def test_groups_are_the_list_and_its_comments(tmp_path, monkeypatch):
     package = tmp_path / "things"
     package.mkdir()
