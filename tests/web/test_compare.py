@@ -138,8 +138,9 @@ def test_through_the_server(client):
     kind = options["examples"][1][0]
     files = [client.get(f"/api/compare/example/{kind}/{n}").content for n in (1, 2)]
     keys = [put(client, data) for data in files]
-    given = [{"key": key, "name": "x.safetensors"} for key in keys]
+    given = [{"key": key, "name": "x\x1b\n.safetensors"} for key in keys]
     answer = client.post("/api/compare/inspect", json={"files": given}).json()
+    assert answer["networks"][0]["name"] == "x.safetensors"
     assert answer["equivalence"]["same"]
     small = client.get(f"/api/compare/reduced/{keys[1]}", params={"name": "x.safetensors"})
     assert small.headers["content-disposition"].startswith("attachment")

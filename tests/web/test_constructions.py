@@ -47,10 +47,11 @@ def test_shown_values_are_the_function():
     answer = view("square", {"i": "3"})
     assert all(math.isclose(y, x * x, abs_tol=2e-7) for x, y in _pairs(answer, "target"))
     assert max(answer["error"]) == pytest.approx(4.0**-4, rel=1e-5)
-    answer = view("product", {"i": "2"})
+    answer = view("grid", {"target": "wave", "counts": "4"})
     side = answer["side"]
-    at = answer["target"][10 * side + 40]  # row 10: y; column 40: x
-    assert at == pytest.approx(40 / (side - 1) * 10 / (side - 1), abs=2e-7)
+    x, y = (-1 + 2 * place / (side - 1) for place in (35, 10))
+    shown = answer["target"][10 * side + 35]  # row by row: y, then x
+    assert shown == pytest.approx(math.sin(math.pi * x) * math.cos(math.pi * y), abs=2e-7)
 
 
 def _pairs(answer, which):

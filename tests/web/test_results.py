@@ -10,6 +10,7 @@ import sqlite3
 import pytest
 
 from tests.web import stores
+from weightloom.cli import main
 from weightloom.errors import ConfigError, OutputError, StoreError
 from weightloom.experiments import all_experiments
 from weightloom.lab import Outcome, Result, Run, Store
@@ -211,6 +212,17 @@ def test_what_was_drawn_is_not_drawn_again(filled, monkeypatch):
         stores.EXPERIMENT: {"mine": True},
         "unheard-of": {"asked": ["unheard-of", None]},
     }
+
+
+def test_the_command_exports_what_was_chosen(filled, tmp_path, capsys):
+    path = tmp_path / "page.html"
+    chosen = ["--experiment", "unheard-of", "--status", "done"]
+    assert main(["results", "--store", str(filled[0]), *chosen, "--export", str(path)]) == 0
+    assert f"1 results and their figures written to {path}" in capsys.readouterr().out
+    parts = Parts()
+    parts.feed(path.read_text(encoding="utf-8"))
+    (row,) = json.loads(parts.scripts[0])["rows"]
+    assert row["config"] == {"model": stores.HOSTILE, "depth": 2}
 
 
 def test_many_curves_are_left_out(filled, monkeypatch):

@@ -33,6 +33,7 @@ numbers:
 files:
   .csv and .parquet have a row for each run, or with --curves for each point of each curve
   .json has a record for each run; NaN and infinity are the strings "nan", "inf", "-inf"
+  .html is the Results tab of `weightloom serve` in one file: runs, filters, curves, figures
 
 examples:
   weightloom results                                             everything
@@ -42,6 +43,7 @@ examples:
   weightloom results --status failed                             what went wrong
   weightloom results --experiment fig3a --export fig3a.csv
   weightloom results --experiment fig3a --curves --export curves.parquet
+  weightloom results --experiment fig3a --export fig3a.html      a page to send to somebody
   weightloom results --experiment fig3a --where depth=4 --delete
 """
 
@@ -91,7 +93,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--curves", action="store_true", help="show, or export, curves")
     parser.add_argument(
-        "--export", metavar="FILE", type=Path, help="write to FILE: .csv, .json or .parquet"
+        "--export", metavar="FILE", type=Path, help="write to FILE: .csv, .json, .parquet or .html"
     )
     parser.add_argument("--delete", action="store_true", help="forget the chosen runs; asks first")
     parser.add_argument("--yes", action="store_true", help="do not ask before --delete")
@@ -111,7 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
                 + (f" of {', '.join(held)}" if held else "")
             )
             return 0
-        if arguments.export is not None:
+        if arguments.export is not None and arguments.export.suffix == ".html":
+            _export_page(chosen, arguments)
+        elif arguments.export is not None:
             rows = export(chosen, arguments.export, curves=arguments.curves)
             print(f"{rows} rows of {len(chosen)} results written to {arguments.export}")
         if arguments.delete:
@@ -125,6 +129,16 @@ def _run(arguments: argparse.Namespace) -> int:
             print(_view(chosen, arguments).text())
             print(f"\n{len(chosen)} of {len(everything)} results in {arguments.store}")
     return 0
+
+
+def _export_page(chosen: Sequence[Result], arguments: argparse.Namespace) -> None:
+    from weightloom.lab import drawing
+    from weightloom.web.tabs.results_export import export_html
+
+    drawing.require_matplotlib()
+    keys = {result.run.key for result in chosen}
+    count = export_html(arguments.store, arguments.export, chosen=keys)
+    print(f"{count} results and their figures written to {arguments.export}; any browser opens it")
 
 
 def _view(chosen: Sequence[Result], arguments: argparse.Namespace) -> Table:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,16 @@ MOST_POINTS = 400_000
 Report = Callable[[tuple[float, str]], None]
 
 
-def export_html(store: Path, path: Path, *, figures: bool = True) -> int:
+def export_html(
+    store: Path, path: Path, *, figures: bool = True, chosen: Collection[str] | None = None
+) -> int:
     """Write the Results page of ``store`` to ``path``: one file, filters work offline.
 
-    Every run's row is in it, curves as far as there is room, and, with ``figures``, the figures
-    and tables of all experiments at the scale of which most is stored. Returns the number of runs.
+    Every run's row is in it (or those whose keys are ``chosen``), curves as far as there is room,
+    and, with ``figures``, the figures and tables of their experiments at the scale of which most is
+    stored. Returns the number of runs.
     """
-    text, count = html_of(store, figures=figures)
+    text, count = html_of(store, figures=figures, chosen=chosen)
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -51,6 +54,7 @@ def html_of(
     store: Path,
     *,
     figures: bool = True,
+    chosen: Collection[str] | None = None,
     drawn: Mapping[str, dict[str, Any]] | None = None,
     report: Report | None = None,
 ) -> tuple[str, int]:
@@ -60,7 +64,7 @@ def html_of(
     """
     tell = report or (lambda progress: None)
     tell((0.0, "reading the store"))
-    data, count = _data(store)
+    data, count = _data(store, chosen)
     tell((0.05, "sorting runs by scale"))
     data["scales"] = scales_of(store)
     names = [one["name"] for one in data["experiments"]]
@@ -74,7 +78,7 @@ def html_of(
     return _page(data), count
 
 
-def _data(path: Path) -> tuple[dict[str, Any], int]:
+def _data(path: Path, chosen: Collection[str] | None) -> tuple[dict[str, Any], int]:
     if not path.exists():
         raise StoreError(
             f"there is no store at {path}; `weightloom reproduce NAME` makes one, and --store FILE "
@@ -82,7 +86,8 @@ def _data(path: Path) -> tuple[dict[str, Any], int]:
         )
     problems: list[str] = []
     with Store(path, create=False, on_corrupt=problems.append) as store:
-        results = sorted(store.results(), key=lambda one: one.finished, reverse=True)
+        wanted = [one for one in store.results() if chosen is None or one.run.key in chosen]
+    results = sorted(wanted, key=lambda one: one.finished, reverse=True)
     runs: dict[str, Any] = {}
     points = 0
     for one in results:
