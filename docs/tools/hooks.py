@@ -105,7 +105,8 @@ def _span(span: re.Match[str], here: str) -> str:
     """A link to the API for a public name; other code stays as it is."""
     name = span[1].removeprefix("wl.").removeprefix("weightloom.")
     address = ADDRESSES.get(f"weightloom.{name}") or _by_ending(name)
-    if not address:
+    folder = "#" not in (address or "") and name == span[1]  # a bare word, such as `verify`
+    if not address or folder:
         return span.group()
     return f"[{span.group()}]({os.path.relpath(address, os.path.dirname(here) or '.')})"
 
