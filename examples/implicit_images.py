@@ -139,7 +139,7 @@ def main(arguments=None):
     large = side == 28
     models = build(small, 10 if large else 4, 32 if large else 16, 64 if args.smoke else 256)
     settings = Settings(
-        epochs=12,
+        epochs=20 if args.smoke else 12,  # with few images an epoch is short
         batch_size=50,
         optimiser="adam",
         learning_rate=3e-3,
