@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from weightloom.verify.claim import Claim
+from weightloom.verify.infinite_width import kernels, limits, structure, taylor
 from weightloom.verify.infinite_width.items import ITEMS
 
 __all__ = ["CLAIMS", "ITEMS"]
 
-CLAIMS: tuple[Claim, ...] = ()
+CLAIMS: tuple[Claim, ...] = (
+    *kernels.CLAIMS,
+    *limits.CLAIMS,
+    *taylor.CLAIMS,
+    *structure.CLAIMS,
+)

@@ -34,5 +34,4 @@ ITEMS: dict[int, str] = {
     24: "Lemma 6 and Eq. 81: backward through g",
     25: "kernels are positive semi-definite",
     26: "training a wide hypernetwork is kernel regression, Eq. 18",
-    27: "Table 1: prior against tangent kernel",
 }

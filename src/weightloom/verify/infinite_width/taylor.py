@@ -26,7 +26,7 @@ ERRORS = 4
 
 @dataclass(frozen=True)
 class Exponents:
-    """p of |K^(r)| ~ n^p, from the mean logarithm at two widths, with its standard error, by (H, r)"""
+    """p of |K^(r)| ~ n^p from mean logarithms at two widths, with standard errors, by (H, r)."""
 
     exponent: dict[tuple[int, int], float]
     error: dict[tuple[int, int], float]
@@ -39,7 +39,7 @@ class Exponents:
 
 @functools.cache
 def _exponents(size: Size, f: Activation, g: Activation, depths: tuple[int, ...]) -> Exponents:
-    widths, seeds = ((60, 3000), 200) if size == "quick" else ((100, 10_000), 500)
+    widths, seeds = ((60, 2000), 120) if size == "quick" else ((100, 10_000), 500)
     exponent, error, zero = {}, {}, {}
     for depth in depths:
         logs = []
