@@ -1,13 +1,98 @@
-"""The page as a whole in a real browser: tabs, keys, a phone's width."""
+"""The page as a whole in a real browser: tabs, keys, a phone's width. The fixture `page` also fails
+a test when the browser logs an error, the content policy is broken or another host is asked."""
 
 import pytest
 
 from weightloom.web.tabs import TABS
 
+PHONE = {"width": 390, "height": 844}
 
-@pytest.mark.parametrize("tab", TABS)
-def test_every_tab_mounts(page, tab):
+
+def show(page, tab):
     page.goto(f"/#{tab}")
-    page.wait_for_selector(f"#panel-{tab}[data-ready=true]")
-    assert page.locator("[role=tabpanel]:visible").count() == 1
-    assert page.locator(f"#tab-{tab}").get_attribute("aria-selected") == "true"
+    page.wait_for_selector(f"#panel-{tab}[data-ready=true]", timeout=120_000)
+
+
+def test_every_tab_mounts_and_fits_a_phone(page):
+    page.set_viewport_size(PHONE)
+    for tab in TABS:
+        show(page, tab)
+        assert page.locator("[role=tabpanel]:visible").count() == 1
+        assert page.locator(f"#tab-{tab}").get_attribute("aria-selected") == "true"
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= PHONE["width"], f"{tab} is {width} pixels wide"
+
+
+def test_tabs_by_keyboard(page):
+    show(page, "draw")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "tab-draw"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("[document.activeElement.id, location.hash]") == [
+        "tab-kernels",
+        "#kernels",
+    ]
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.id") == f"tab-{TABS[-1]}"
+    page.keyboard.press("ArrowRight")  # round to the first
+    assert page.evaluate("document.activeElement.id") == "tab-draw"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Home")
+    assert page.evaluate("document.activeElement.id") == "tab-draw"
+    # The other tabs are not stops of their own: the next stop is in the panel.
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('[role=tabpanel]')?.id") == "panel-draw"
+
+
+def test_the_skip_link_leads_to_the_content(page):
+    show(page, "kernels")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("[document.activeElement.id, location.hash]") == ["main", "#kernels"]
+
+
+def test_links_and_back_work(page):
+    show(page, "kernels")
+    page.locator("#tab-draw").click()
+    assert page.locator("#panel-draw").is_visible()
+    page.go_back()
+    page.wait_for_selector("#panel-kernels:visible")
+    page.goto("/#nonsense")
+    assert page.locator("#panel-draw").is_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_in_both_themes(page, theme):
+    """The page's colours have the contrast that WCAG asks of text, 4.5 to 1."""
+    page.emulate_media(color_scheme=theme)
+    show(page, "kernels")
+    pairs = [
+        *[(front, back) for front in ("--text", "--muted") for back in ("--page", "--card")],
+        ("--accent", "--card"),
+        ("--on-accent", "--accent"),
+        ("--error", "--error-soft"),
+    ]
+    read = "n => getComputedStyle(document.documentElement).getPropertyValue(n).trim()"
+    for front, back in pairs:
+        light, dark = sorted(luminance(page.evaluate(read, name)) for name in (front, back))
+        assert (dark + 0.05) / (light + 0.05) >= 4.5, (theme, front, back)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_every_control_has_a_name(page):
+    for tab in ("draw", "kernels"):
+        show(page, tab)
+        nameless = page.evaluate(
+            """tab => [...document.querySelectorAll(`#panel-${tab} :is(input, select, button)`)]
+               .filter(e => !e.labels?.length && !e.textContent.trim() && !e.ariaLabel)
+               .map(e => e.outerHTML)""",
+            tab,
+        )
+        assert nameless == []

@@ -134,6 +134,7 @@ def _bind(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        made.listen()  # who reads the address may ask at once, and waits until the page answers
     except OSError as error:
         made.close()
         raise ConfigError(

@@ -39,7 +39,8 @@ async function show() {
   }
   const {tab, panel, mounted} = tabs.get(name);
   document.title = `${tab.textContent} · weightloom`;
-  tab.scrollIntoView({block: "nearest", inline: "center"});
+  // Not scrollIntoView: Chromium would then start the next press of Tab from there.
+  list.scrollLeft = tab.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2;
   if (mounted) return;
   tabs.get(name).mounted = true;
   const box = el("div", {class: "tab"});
