@@ -34,7 +34,7 @@ def draw_network(
         if layer.bias is not None:
             layer.bias.normal_()
     if not last_bias:
-        linear[-1].bias = None
+        linear[-1].register_parameter("bias", None)
     return net
 
 

@@ -13,7 +13,7 @@ NAMES = {
 }  # as LEAKY
 
 
-@pytest.mark.parametrize(("f", "g", "depth"), [(TANH, LEAKY, 2), (RELU, TANH, 2)])
+@pytest.mark.parametrize(("f", "g", "depth"), [(RELU, RELU, 3), (TANH, LEAKY, 2), (RELU, TANH, 2)])
 def test_terms(f, g, depth):
     net = Narrow(1, 7, depth, f, g)
     towers = Tower(depth=2, activation=NAMES[f.name]), Tower(depth=depth, activation=NAMES[g.name])
