@@ -200,7 +200,10 @@ def test_writing_the_export(filled, tmp_path):
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     with pytest.raises(OutputError, match="cannot be written"):
         export_html(filled[0], tmp_path / "no" / "page.html", figures=False)
-    assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        export_html(filled[0], tmp_path / "folder", figures=False)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "folder", path]  # nothing half-written
 
 
 def test_what_was_drawn_is_not_drawn_again(filled, monkeypatch):
