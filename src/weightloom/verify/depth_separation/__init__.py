@@ -6,6 +6,7 @@ from weightloom.verify.claim import Claim
 from weightloom.verify.depth_separation import (
     definitions,
     depth3,
+    functions,
     lemma,
     lipschitz,
     polynomials,
@@ -21,6 +22,7 @@ CLAIMS: tuple[Claim, ...] = (
     *lipschitz.CLAIMS,
     *depth3.CLAIMS,
     *polynomials.CLAIMS,
+    *functions.CLAIMS,
     *theorem.CLAIMS,
     *lemma.CLAIMS,
     *widths.CLAIMS,
