@@ -136,7 +136,7 @@ def main(arguments=None):
 
     counts = (1_000, 200) if args.smoke else (10_000, 1_000)
     data = load_mnist_or_digits(args.data_dir, train=counts[0], test=counts[1])
-    per_angle, epochs = (50, 2) if args.smoke else (200, 30)
+    per_angle, epochs = (50, 15) if args.smoke else (200, 30)
     seen = list(range(0, 360, 45))
     tasks = {a: turned(data.train, data.train_labels, a, per_angle, generator) for a in seen}
     angles = list(range(0, 361, 45 if args.smoke else 15))

@@ -259,12 +259,14 @@ def test_changes_are_of_low_rank_and_the_given_network_stays():
 
 
 def test_adaptation_learns(run):
+    """Five seeds: 26 to 30 percent before, 53 to 65 with deltas, 33 to 36 with copies."""
     text, _ = run("low_rank_deltas")
     deltas, copies, given = (
         numbers(text, row)[0]
         for row in ("low-rank deltas, one hypernetwork", "a fine-tuned copy", "pretrained")
     )
-    assert min(deltas, copies) > given > 0.1
+    assert deltas > given + 0.1
+    assert copies > given > 0.1
 
 
 # -- kernel inpainting -----------------------------------------------------------------------------
