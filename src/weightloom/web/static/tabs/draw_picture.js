@@ -40,5 +40,5 @@ export function legend({el}) {
     pen.fillStyle = window.d3.interpolateViridis(i / 63);
     pen.fillRect(i, 0, 1, 1);
   }
-  return el("div", {class: "legend"}, bar, el("div", {class: "ends number"}, el("span", {}, "0"), el("span", {}, "brightness"), el("span", {}, `${DEVIATION} or more`)));
+  return el("div", {class: "ramp-legend"}, bar, el("div", {class: "ends number"}, el("span", {}, "0"), el("span", {}, "brightness"), el("span", {}, `${DEVIATION} or more`)));
 }
