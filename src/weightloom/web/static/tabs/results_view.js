@@ -185,9 +185,10 @@ export async function show(section, tools, source) {
   function lines(names, curves) {
     const points = names.flatMap((name) => curves[name][0].map((step, i) => ({name, step, value: Number(curves[name][1][i])})));
     const finite = points.filter((p) => Number.isFinite(p.value));
-    const positive = finite.length > 0 && finite.every((p) => p.value > 0);
+    const values = finite.map((p) => p.value);
+    const positive = Math.min(...values) > 0 && Math.max(...values) > 10 * Math.min(...values); // a decade or more
     const node = chart(() => ({
-      height: 240, marginLeft: 58, marginBottom: 38, x: {label: "step"}, y: {label: "value", type: positive ? "log" : "linear", grid: true, ticks: 5, tickFormat: positive ? (v) => format(v, 1) : undefined},
+      height: 240, marginLeft: 58, marginBottom: 38, x: {label: "step", tickFormat: (step) => (Number.isInteger(step) ? format(step) : "")}, y: {label: "value", type: positive ? "log" : "linear", grid: true, ticks: 5, tickFormat: positive ? (v) => format(v, 1) : undefined},
       color: {legend: true, domain: names, range: names.map((_, i) => tools.COLOURS[i % tools.COLOURS.length])},
       marks: [tools.Plot.line(finite, {x: "step", y: "value", stroke: "name", strokeWidth: 2})],
     }), {label: `Curves: ${names.join(", ")}`});
