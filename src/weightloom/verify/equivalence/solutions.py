@@ -123,7 +123,8 @@ def _permuted(m: Solutions) -> Evidence:
     told = f"tanh 2-3-1 trained to a loss of {m.loss:.4g}: over all 6 copies the loss differs by "
     told += f"{m.permuted:.1g}, 50 steps from permuted starts end {m.trajectory:.1g} from permuted"
     told += " ends"
-    # 50 steps with roundings of 1e-16, each made larger by (1 + 0.1 h)^50, h < 2 the curvature.
+    # 50 steps of some 100 operations, eps each; from the Hessians along the way (curvatures from
+    # -1.5 to 5.1) an error grows at most 8.4 times: 100 * 50 * 8.4 eps = 9e-12.
     return Evidence(max(m.permuted, m.trajectory), 1e-11, told)
 
 
