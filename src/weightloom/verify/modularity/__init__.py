@@ -6,6 +6,7 @@ from weightloom.verify.claim import Claim
 from weightloom.verify.modularity import (
     bumps,
     identifiability,
+    lower_bound,
     neurons,
     norms,
     rates,
@@ -24,6 +25,7 @@ CLAIMS: tuple[Claim, ...] = (
     *targets.CLAIMS,
     *selectors.CLAIMS,
     *bumps.CLAIMS,
+    *lower_bound.CLAIMS,
     *rates.CLAIMS,
     *training.CLAIMS,
 )
