@@ -7,17 +7,19 @@ BIN    := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 DEV_READY := $(VENV)/.ready-dev
 DOCS_READY := $(VENV)/.ready-docs
+WEB_READY := $(VENV)/.ready-web
 BENCH_VENV  ?= .venv-benchmarks
 BENCH_READY := $(BENCH_VENV)/.ready
 BENCH  ?=
-# `make run ARGS="--epochs 5"` passes options on to `weightloom demo`.
+# `make run ARGS="--epochs 5"` passes options on to `weightloom demo`; `make serve` does likewise.
 ARGS   ?=
 
-.PHONY: help run test lint types unit browser docs bench clean
+.PHONY: help run serve test lint types unit browser docs bench clean
 
 help:
 	@echo "make run    set up, then run the main job: weightloom demo (ARGS=... for its options)"
 	@echo "make test   set up, then lint, type check and run every test"
+	@echo "make serve  set up, then open the local page: weightloom serve (ARGS=... for its options)"
 	@echo "make docs   set up, then build the documentation into site/"
 	@echo "make bench  set up, then measure speed: models.py, training.py, kernels.py, symmetry.py in benchmarks/"
 	@echo "make browser  install Debian's chromium for the page's tests, if there is none and we may"
@@ -41,6 +43,15 @@ $(DEV_READY): pyproject.toml | $(BIN)/python
 run: $(RUN_READY)
 	@echo "== weightloom demo $(ARGS)"
 	$(BIN)/weightloom demo $(ARGS)
+
+$(WEB_READY): pyproject.toml | $(BIN)/python
+	@echo "== installing weightloom and what the page needs (a few minutes the first time)"
+	$(BIN)/python -m pip install --quiet --editable '.[web]'
+	@touch $@
+
+serve: $(WEB_READY)
+	@echo "== weightloom serve $(ARGS)"
+	$(BIN)/weightloom serve $(ARGS)
 
 test: lint types unit
 
