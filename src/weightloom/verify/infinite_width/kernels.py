@@ -82,7 +82,7 @@ def _against(seen: Means, formula: Formula, what: str) -> Evidence:
 @functools.cache  # two claims are about the same networks
 def _measure_prior(size: Size) -> Means:
     depths: tuple[Depths, ...] = ((2, 2), (3, 2), (2, 3), (4, 4))
-    widths, draws = ((1500, 1500), 50) if size == "quick" else ((4000, 4000), 200)
+    widths, draws = ((1500, 1500), 50) if size == "quick" else ((3000, 3000), 150)
     return _means(Sampled.prior, depths, widths, draws)
 
 
@@ -218,7 +218,7 @@ EQ_35 = Claim(
 @functools.cache
 def _measure_tangent(size: Size) -> Means:
     depths: tuple[Depths, ...] = ((2, 2), (3, 3), (2, 4))
-    widths, draws = ((1500, 1500), 50) if size == "quick" else ((4000, 4000), 150)
+    widths, draws = ((1500, 1500), 50) if size == "quick" else ((3000, 3000), 120)
     return _means(Sampled.tangent, depths, widths, draws)
 
 
@@ -253,7 +253,7 @@ AWAY = torch.tensor([[1.0, -0.6, 0.8], [-1.0, 0.3, -0.9]], dtype=torch.float64)
 
 
 def _measure_index(size: Size) -> Means:
-    widths, draws = ((1000, 1000), 60) if size == "quick" else ((4000, 4000), 150)
+    widths, draws = ((1000, 1000), 60) if size == "quick" else ((3000, 3000), 120)
     return _means(Sampled.backward, ((2, 4),), widths, draws, SAME, AWAY)
 
 

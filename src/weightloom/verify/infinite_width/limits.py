@@ -32,8 +32,8 @@ class Spread:
 
 
 def _measure_spread(size: Size) -> Spread:
-    small, large = 16, 400 if size == "quick" else 2000
-    draws = 400 if size == "quick" else 2000
+    small, large = 16, 400 if size == "quick" else 1000
+    draws = 400 if size == "quick" else 800
     found = {}
     for widths in ((small, small), (large, small), (small, large), (large, large)):
         kernel = Sampled(X, Z, (2, 2), widths, draws).tangent()[:, 0, 0]
@@ -85,7 +85,7 @@ class Tails:
 @functools.cache
 def _measure_tails(size: Size) -> Tails:
     """Given all but the last layer h is Gaussian of variance v: kurtosis 3 E v^2 / (E v)^2."""
-    draws, wide = (2000, 200) if size == "quick" else (40_000, 1000)
+    draws, wide = (2000, 200) if size == "quick" else (8000, 500)
     kurtosis, error = {}, {}
     for widths in ((wide, wide), (wide, 4)):
         found = [Sampled(X, Z, (2, 2), widths, 500).prior()[:, 0, 0] for _ in range(draws // 500)]
@@ -169,7 +169,7 @@ def _at(angle: float) -> Tensor:
 
 def _measure_mean(size: Size) -> MeanKernel:
     z, mean, error = _at(0.5), {}, {}
-    plans = {(100, 10): 3} if size == "quick" else {(100, 10): 20, (500, 10): 20}
+    plans = {(100, 10): 3} if size == "quick" else {(100, 10): 10, (500, 10): 10}
     for widths, rounds in plans.items():
         found = [Sampled(ONE, z, (4, 4), widths, 500).tangent()[:, 0, 1] for _ in range(rounds)]
         value, noise = mean_and_error(torch.cat(found))

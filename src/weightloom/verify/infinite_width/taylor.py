@@ -39,7 +39,7 @@ class Exponents:
 
 @functools.cache
 def _exponents(size: Size, f: Activation, g: Activation, depths: tuple[int, ...]) -> Exponents:
-    widths, seeds = ((60, 2000), 120) if size == "quick" else ((100, 10_000), 500)
+    widths, seeds = ((60, 2000), 120) if size == "quick" else ((100, 6_000), 300)
     exponent, error, zero = {}, {}, {}
     for depth in depths:
         logs = []

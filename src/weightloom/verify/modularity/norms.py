@@ -182,7 +182,7 @@ class Disguised:
 
 def _measure_disguised(size: Size) -> Disguised:
     found = []
-    for _ in range(10 if size == "quick" else 100):
+    for _ in range(8 if size == "quick" else 40):
         net = draw_network([4, 6, 6, 2])
         other = random_equivalent(net, scales=(0.1, 10.0))
         x = torch.randn(100, 4, dtype=torch.float64)
@@ -257,7 +257,7 @@ def _flat(net: nn.Module) -> Tensor:
 @torch.no_grad()
 def _measure_isometry(size: Size) -> Isometry:
     linear = norm = rescaled = 0.0
-    for _ in range(10 if size == "quick" else 100):
+    for _ in range(8 if size == "quick" else 40):
         a, b, minus = (draw_network([3, 5, 4, 2], "gelu") for _ in range(3))
         for p, q, r in zip(minus.parameters(), a.parameters(), b.parameters(), strict=True):
             p.copy_(q - r)

@@ -137,7 +137,7 @@ class Continuity:
 def _measure_continuity(size: Size) -> Continuity:
     """The class: tanh networks 1-2-1 on a lattice of parameters, all of them tried."""
     x = torch.linspace(-1, 1, 41, dtype=torch.float64)
-    lattice = torch.linspace(-2, 2, 5 if size == "quick" else 7, dtype=torch.float64)
+    lattice = torch.linspace(-2, 2, 5 if size == "quick" else 6, dtype=torch.float64)
     neurons = torch.cartesian_prod(lattice, lattice, lattice)
     outputs = neurons[:, 2:] * torch.tanh(neurons[:, :1] * x + neurons[:, 1:2])
     networks = (outputs[:, None] + outputs[None]).flatten(0, 1)
@@ -276,7 +276,7 @@ def _measure_antipodes(size: Size) -> Antipodes:
         return (c / c.abs().amax(-1, keepdim=True)) @ bumps
 
     worst, collision, classes = math.inf, 0.0, 0
-    for trial in range(20 if size == "quick" else 300):
+    for trial in range(20 if size == "quick" else 150):
         choose = draw_network([201, 8, 1], "tanh")  # S(y): any continuous map to one number
         member = draw_network([1, 8, 201], "tanh")  # f(.; s): any class with one parameter
         if trial == 0:

@@ -167,7 +167,7 @@ class Errors:
 def _measure_wave(size: Size) -> Errors:
     """y = cos(pi k x) changes sign so often that few ReLU pieces cannot follow."""
     waves = 6
-    count, steps = (12, 80) if size == "quick" else (60, 600)
+    count, steps = (12, 80) if size == "quick" else (40, 300)
     x = torch.linspace(-1, 1, 241, dtype=torch.float64)
     y = torch.cos(math.pi * waves * x)
     best = {0: float(y.abs().max())}
