@@ -50,7 +50,7 @@ def _bumps(t: Tensor, signs: Tensor) -> Tensor:
 
 def _measure_written(size: Size) -> Written:
     groups = (4, 8, 16)
-    count, points = (1, 2**9) if size == "quick" else (4, 2**12)
+    count, points = (1, 2**8) if size == "quick" else (3, 2**11)
     t = torch.cat([torch.linspace(0, 1, points + 1), torch.rand(points)]).double()
     sizes, errors = [], []
     for k in groups:
