@@ -2,9 +2,10 @@
 
 The prior is the NNGP of a hypernetwork whose f reads what is seen of an image. It is conditioned on
 the digits that look most like the drawing in the part that is seen, at every pixel, and on the
-drawing's own seen pixels. A grid of 500 whole digits completed no better (unseen half, 12 drawings:
-0.31 of the variance against 0.21), and gave a deviation that is nearly the same at all pixels: it depends on where values were
-observed, never on the values, and on a grid they were observed everywhere.
+drawing's own seen pixels. A grid of 500 whole digits completed no better (unseen half, 12
+drawings: 0.31 of the variance against 0.21), and gave a deviation that is nearly the same at all
+pixels: it depends on where values were observed, never on the values, and on a grid they were
+observed everywhere.
 """
 
 from __future__ import annotations
