@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -118,26 +117,3 @@ def _by_ending(name: str) -> str | None:
         return None
     found = {address for full, address in ADDRESSES.items() if full.endswith("." + name)}
     return found.pop() if len(found) == 1 else None
-
-
-def on_config(config: MkDocsConfig, **_: Any) -> MkDocsConfig:
-    """Leave out of the navigation what is not there yet."""
-    if config.nav is not None:
-        config.nav = _present(config.nav, Path(config.docs_dir))
-    return config
-
-
-def _present(nav: list[Any], folder: Path) -> list[Any]:
-    """The navigation without pages of docs/ that do not exist yet."""
-    kept = []
-    for entry in nav:
-        ((title, value),) = entry.items()
-        if isinstance(value, list):
-            kept.append({title: _present(value, folder)})
-        elif value not in LATER or (folder / value).exists():
-            kept.append(entry)
-    return kept
-
-
-#: Pages that may be missing: verified.md is the record of a full run of `weightloom verify`.
-LATER = ("verified.md",)

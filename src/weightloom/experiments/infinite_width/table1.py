@@ -57,8 +57,8 @@ _PLANS: dict[str, dict[str, Any]] = {
         "counts": {10: 2}, "kernels": {10: 1}, "networks": 1, "vary": None, "tests": 5, "steps": 4,
     },
     "laptop": {
-        "counts": {50: 10, 100: 10, 200: 5, 500: 1},
-        "kernels": {50: 20, 100: 20, 200: 20, 500: 5}, "networks": 3,
+        "counts": dict.fromkeys(COUNTS, 10),
+        "kernels": {50: 20, 100: 20, 200: 20, 500: 3}, "networks": 3,
         "vary": (100, 3, 2), "tests": 60, "steps": 300,
     },
     "paper": {
