@@ -52,7 +52,7 @@ def sampled(towers: Towers, widths: list[int], draws: int) -> dict[str, Any]:
 
     Each width is computed once and remembered, so that asking for one more costs that one.
     """
-    from weightloom.experiments.modularity.rates_fit import fit_slope
+    from weightloom.lab.intervals import fit_slope
 
     found = [_sampled(towers, width, draws) for width in widths]
     spread = [one["spread"] for one in found]

@@ -11,8 +11,8 @@ from weightloom.experiments import all_experiments
 from weightloom.experiments.infinite_width.remark1 import POWERS, Remark1, measure
 from weightloom.experiments.infinite_width.remark1_numbers import families, shifted, verdicts
 from weightloom.experiments.infinite_width.thm1 import ORDERS
-from weightloom.experiments.modularity.rates_fit import Slope
 from weightloom.lab import SCALES, Outcome, Result, Run, Workspace, wanted
+from weightloom.lab.intervals import Slope
 
 
 def config(setting, width=16, draws=6, check=False):

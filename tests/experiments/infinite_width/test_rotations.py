@@ -36,8 +36,8 @@ from weightloom.experiments.infinite_width.rotations_votes import (
     both,
     marked,
 )
-from weightloom.experiments.width.verdicts import Mean
 from weightloom.lab import Outcome, Result, Run
+from weightloom.lab.intervals import Mean
 from weightloom.training import Member, Settings, Split, train
 from weightloom.training.objectives import OBJECTIVES
 

@@ -33,10 +33,10 @@ from weightloom.experiments.infinite_width.thm1_series import (
     terms,
     tower_series,
 )
-from weightloom.experiments.modularity.rates_fit import Slope
 from weightloom.kernels import Tower, empirical
 from weightloom.kernels.finite import FiniteTower
 from weightloom.lab import SCALES, Outcome, Result, Run, Workspace, wanted
+from weightloom.lab.intervals import Slope
 
 
 def config(setting="relu", depth=2, layers=2, width=8, draws=3, check=False):

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from weightloom.experiments.modularity.fig3_statistics import change, differences
-from weightloom.experiments.modularity.student import quantile
+from weightloom.lab.intervals import quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 6, 8, 10, 20, 50, 1000])

@@ -17,8 +17,8 @@ from weightloom.experiments.depth.verdicts import (
     median,
 )
 from weightloom.experiments.modularity.fig3_statistics import Estimate, differences
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
 from weightloom.lab import Result
+from weightloom.lab.intervals import Slope, fit_slope
 
 __all__ = ["Growth", "growths", "mean_by", "per_unit", "verdicts", "widths_of"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weightloom.experiments.depth.verdicts import FAILS, HOLDS, NO_DATA, Verdict, finished, median
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Slope, fit_slope
 from weightloom.lab.table import Cell
 
 __all__ = ["Exponents", "exponents", "is_built", "of", "sobolev_table", "verdicts"]

@@ -14,8 +14,8 @@ from weightloom.experiments.infinite_width.fig1a_numbers import (
     cuts,
     verdicts,
 )
-from weightloom.experiments.width.panels import double_log
-from weightloom.experiments.width.verdicts import in_short, slope_text
+from weightloom.experiments.panels import double_log
+from weightloom.experiments.verdicts import in_short, slope_text
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

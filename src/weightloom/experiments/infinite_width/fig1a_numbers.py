@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from weightloom.experiments.infinite_width.fig1_kernel import limit
 from weightloom.experiments.infinite_width.fig1a import ANGLE
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
-from weightloom.experiments.width.verdicts import Mean, Verdict, mean_of, slope_text
+from weightloom.experiments.verdicts import Verdict, slope_text
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, Slope, fit_slope, mean_of
 from weightloom.lab.table import Cell
 
 __all__ = ["CUTS", "Draws", "Cut", "cells", "cuts", "fig1a_table", "verdicts"]

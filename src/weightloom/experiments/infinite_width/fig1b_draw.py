@@ -13,8 +13,8 @@ from weightloom.experiments.infinite_width.fig1b_numbers import (
     verdicts,
     width_name,
 )
-from weightloom.experiments.width.panels import plain_ticks
-from weightloom.experiments.width.verdicts import in_short
+from weightloom.experiments.panels import plain_ticks
+from weightloom.experiments.verdicts import in_short
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

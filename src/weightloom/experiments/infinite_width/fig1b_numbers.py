@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from weightloom.experiments.infinite_width.fig1_kernel import limit, printed_limit
 from weightloom.experiments.infinite_width.fig1b import angles_of
-from weightloom.experiments.width.verdicts import Mean, Verdict, equals, mean_of
+from weightloom.experiments.verdicts import Verdict, equals
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, mean_of
 from weightloom.lab.table import Cell
 
 __all__ = ["Band", "bands", "fig1b_table", "printed_ratio", "verdicts", "width_name"]

@@ -13,8 +13,8 @@ from weightloom.experiments.infinite_width.fig5_numbers import (
 )
 from weightloom.experiments.infinite_width.fig5_train import SETTINGS
 from weightloom.experiments.infinite_width.rotations_numbers import by, value_of
-from weightloom.experiments.width.panels import plain_ticks
-from weightloom.experiments.width.verdicts import in_short
+from weightloom.experiments.panels import plain_ticks
+from weightloom.experiments.verdicts import in_short
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from weightloom.experiments.infinite_width.fig5_train import CLASSES, SETTINGS, Setting
 from weightloom.experiments.infinite_width.rotations_numbers import by, difference, judge, value_of
-from weightloom.experiments.width.verdicts import Mean, Verdict, mean_of
+from weightloom.experiments.verdicts import Verdict
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, mean_of
 
 __all__ = ["SETTING_NAMES", "USABLE", "in_setting", "wide_table", "wide_verdicts"]
 

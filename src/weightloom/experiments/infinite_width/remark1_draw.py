@@ -12,8 +12,8 @@ from weightloom.experiments.infinite_width.remark1_numbers import (
     shifted,
     verdicts,
 )
-from weightloom.experiments.width.panels import GREY, double_log
-from weightloom.experiments.width.verdicts import in_short, slope_text
+from weightloom.experiments.panels import GREY, double_log
+from weightloom.experiments.verdicts import in_short, slope_text
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from weightloom.experiments.infinite_width.remark1 import POWERS, SETTINGS
 from weightloom.experiments.infinite_width.thm1 import ORDERS
 from weightloom.experiments.infinite_width.thm1_numbers import is_rate, median_slope
-from weightloom.experiments.modularity.rates_fit import Slope
-from weightloom.experiments.width.verdicts import Verdict, slope_text
+from weightloom.experiments.verdicts import Verdict, slope_text
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Slope
 from weightloom.lab.table import Cell
 
 __all__ = ["Family", "families", "remark1_table", "shifted", "verdicts"]

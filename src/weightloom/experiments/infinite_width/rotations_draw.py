@@ -13,9 +13,10 @@ from weightloom.experiments.infinite_width.rotations_numbers import (
     setting_name,
     value_of,
 )
-from weightloom.experiments.width.verdicts import Mean, in_short, mean_of
+from weightloom.experiments.verdicts import in_short
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
+from weightloom.lab.intervals import Mean, mean_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

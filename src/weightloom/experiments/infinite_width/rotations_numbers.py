@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from weightloom.experiments.width.verdicts import Mean, Verdict, mean_of
+from weightloom.experiments.verdicts import Verdict
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, mean_of
 
 __all__ = [
     "SET_NAMES",

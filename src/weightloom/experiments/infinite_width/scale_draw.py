@@ -16,8 +16,8 @@ from weightloom.experiments.infinite_width.scale_numbers import (
     verdicts,
 )
 from weightloom.experiments.infinite_width.table1_numbers import set_name
-from weightloom.experiments.width.panels import GREY, plain_ticks
-from weightloom.experiments.width.verdicts import in_short, slope_text
+from weightloom.experiments.panels import GREY, plain_ticks
+from weightloom.experiments.verdicts import in_short, slope_text
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from weightloom.experiments.infinite_width.protocol import TASKS
 from weightloom.experiments.infinite_width.scale import LEVELS
 from weightloom.experiments.infinite_width.table1_numbers import set_name
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
-from weightloom.experiments.width.verdicts import Mean, Verdict, mean_of, slope_text
+from weightloom.experiments.verdicts import Verdict, slope_text
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, Slope, fit_slope, mean_of
 from weightloom.lab.table import Cell
 
 __all__ = ["Size", "good", "inside", "scale_table", "sizes", "slope_of", "verdicts"]

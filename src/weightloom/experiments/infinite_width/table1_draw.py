@@ -18,8 +18,8 @@ from weightloom.experiments.infinite_width.table1_numbers import (
     set_name,
     verdicts,
 )
-from weightloom.experiments.width.panels import GREY, plain_ticks
-from weightloom.experiments.width.verdicts import in_short
+from weightloom.experiments.panels import GREY, plain_ticks
+from weightloom.experiments.verdicts import in_short
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

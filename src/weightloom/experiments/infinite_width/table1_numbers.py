@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from weightloom.experiments.infinite_width.protocol import TASKS
 from weightloom.experiments.infinite_width.table1 import METHODS, VARIATIONS
-from weightloom.experiments.width.verdicts import Mean, Verdict, mean_of
+from weightloom.experiments.verdicts import Verdict
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, mean_of
 from weightloom.lab.table import Cell
 
 __all__ = [

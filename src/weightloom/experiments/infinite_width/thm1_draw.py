@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from weightloom.experiments.infinite_width.thm1 import ORDERS
 from weightloom.experiments.infinite_width.thm1_numbers import Rate, exponent, rates, verdicts
-from weightloom.experiments.width.panels import double_log
-from weightloom.experiments.width.verdicts import in_short
+from weightloom.experiments.panels import double_log
+from weightloom.experiments.verdicts import in_short
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

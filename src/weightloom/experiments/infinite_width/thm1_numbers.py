@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from weightloom.experiments.infinite_width.thm1 import ORDERS, PAIRS, SETTINGS
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
-from weightloom.experiments.width.verdicts import Verdict
+from weightloom.experiments.verdicts import Verdict
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Slope, fit_slope
 from weightloom.lab.table import Cell
 
 __all__ = [

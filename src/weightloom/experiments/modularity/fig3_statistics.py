@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weightloom.experiments.modularity.student import quantile
+from weightloom.lab.intervals import quantile
 
 __all__ = ["Estimate", "change", "differences"]
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weightloom.experiments.modularity.rates_fit import Slope, crossing, fit_slope
+from weightloom.experiments.modularity.crossing import crossing
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Slope, fit_slope
 from weightloom.lab.table import Cell
 
 __all__ = [

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from weightloom.experiments.panels import GREY, double_log
+from weightloom.experiments.verdicts import in_short, slope_text
 from weightloom.experiments.width.barron_measure import best_constant, grid_guarantee, grid_nodes
 from weightloom.experiments.width.barron_numbers import (
     EPS,
@@ -15,8 +17,6 @@ from weightloom.experiments.width.barron_numbers import (
     sampled,
     verdicts,
 )
-from weightloom.experiments.width.panels import GREY, double_log
-from weightloom.experiments.width.verdicts import in_short, slope_text
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

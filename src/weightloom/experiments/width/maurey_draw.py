@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from weightloom.experiments.panels import GREY, double_log, plain_ticks
+from weightloom.experiments.verdicts import in_short, slope_text
 from weightloom.experiments.width.maurey import TARGETS
 from weightloom.experiments.width.maurey_numbers import (
     Law,
@@ -14,8 +16,6 @@ from weightloom.experiments.width.maurey_numbers import (
     verdicts,
     walk_above,
 )
-from weightloom.experiments.width.panels import GREY, double_log, plain_ticks
-from weightloom.experiments.width.verdicts import in_short, slope_text
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

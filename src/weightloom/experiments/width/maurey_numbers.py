@@ -6,18 +6,10 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
+from weightloom.experiments.verdicts import Verdict, equals, slope_is, slope_text, stays_below
 from weightloom.experiments.width.maurey import TARGETS, THRESHOLDS
-from weightloom.experiments.width.verdicts import (
-    Mean,
-    Verdict,
-    equals,
-    mean_of,
-    slope_is,
-    slope_text,
-    stays_below,
-)
 from weightloom.lab import Result, Table
+from weightloom.lab.intervals import Mean, Slope, fit_slope, mean_of
 from weightloom.lab.table import Cell
 
 __all__ = ["Law", "Row", "laws", "maurey_table", "pooled_slope", "verdicts", "walk_above"]

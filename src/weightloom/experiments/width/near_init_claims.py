@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from weightloom.experiments.verdicts import VAGUE, Verdict, slope_is, slope_text
 from weightloom.experiments.width.near_init_numbers import (
     COUNTED,
     RATE,
@@ -14,7 +15,6 @@ from weightloom.experiments.width.near_init_numbers import (
     trained,
 )
 from weightloom.experiments.width.near_init_train import DELTA
-from weightloom.experiments.width.verdicts import VAGUE, Verdict, slope_is, slope_text
 from weightloom.lab import Result, Table
 from weightloom.lab.table import Cell
 

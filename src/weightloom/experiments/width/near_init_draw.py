@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weightloom.experiments.panels import double_log, fitted
+from weightloom.experiments.verdicts import in_short, slope_text
 from weightloom.experiments.width.near_init_claims import verdicts
 from weightloom.experiments.width.near_init_numbers import (
     RATE,
@@ -13,8 +15,6 @@ from weightloom.experiments.width.near_init_numbers import (
     series,
     trained,
 )
-from weightloom.experiments.width.panels import double_log, fitted
-from weightloom.experiments.width.verdicts import in_short, slope_text
 from weightloom.lab import Result
 from weightloom.lab.drawing import COLOURS, MARKERS, caption, new_figure
 

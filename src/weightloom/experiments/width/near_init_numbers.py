@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weightloom.experiments.modularity.rates_fit import Slope, fit_slope
-from weightloom.experiments.width.verdicts import Mean, mean_of
 from weightloom.lab import Result
+from weightloom.lab.intervals import Mean, Slope, fit_slope, mean_of
 
 __all__ = ["COUNTED", "RATE", "Series", "good", "series", "trained"]
 

@@ -1,4 +1,4 @@
-"""Slopes and crossings, against numpy and by hand."""
+"""Slopes and means with their intervals, against numpy, SciPy and simulation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weightloom.experiments.modularity.rates_fit import Slope, crossing, fit_slope
-from weightloom.experiments.modularity.student import quantile
+from weightloom.lab.intervals import Slope, fit_slope, quantile
 
 
 @given(st.integers(3, 12), st.integers(0, 1000))
@@ -67,20 +66,3 @@ def test_few_points():
     assert (two.value, two.text()) == (2.0, "2.00 (2 points)")
     assert math.isnan(two.margin)
     assert Slope(1.234, 0.056, 0.0, 5).text() == "1.23 ± 0.06"
-
-
-def test_crossing_by_hand():
-    # Error 1/size: 0.3 is reached at 10/3 whatever the grid, because lines are straight in logs.
-    sizes = [1, 2, 4, 8]
-    assert crossing(sizes, [1 / s for s in sizes], 0.3).size == pytest.approx(10 / 3)
-    assert crossing(sizes[::-1], [1 / s for s in sizes[::-1]], 0.3).size == pytest.approx(10 / 3)
-    assert crossing(sizes, [0.9, 0.8, 0.7, 0.6], 0.5) is None
-    first = crossing(sizes, [0.4, 0.3, 0.2, 0.1], 0.5)
-    assert (first.size, first.bounded) == (1, "below")
-    assert crossing([1, 2, 4], [1.0, math.nan, 0.25], 0.5).size == pytest.approx(2.0)
-
-
-def test_crossing_when_training_was_unlucky():
-    """A larger network that did worse does not push the crossing away from the better one."""
-    found = crossing([1, 2, 4, 8], [0.6, 0.9, 0.9, 0.3], 0.5)
-    assert found.size == pytest.approx(crossing([1, 8], [0.6, 0.3], 0.5).size)

@@ -1,4 +1,4 @@
-"""What the figures of this folder share."""
+"""What figures of several experiments share: logarithmic axes, the line of a fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weightloom.experiments.modularity.rates_fit import Slope
+from weightloom.lab.intervals import Slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,18 +7,16 @@ import math
 import pytest
 from scipy import stats
 
-from weightloom.experiments.modularity.rates_fit import Slope
-from weightloom.experiments.width.verdicts import (
+from weightloom.experiments.verdicts import (
     VAGUE,
-    Mean,
     Verdict,
     equals,
     in_short,
-    mean_of,
     slope_is,
     slope_text,
     stays_below,
 )
+from weightloom.lab.intervals import Mean, Slope, mean_of
 
 
 def test_mean_is_that_of_scipy():
