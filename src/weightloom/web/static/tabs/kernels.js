@@ -145,7 +145,7 @@ function taylor({el, api, select, slider, button, status, chart, card, table, fo
       x: {type: "log", base: 2, label: "width of f →", ticks: widths, tickFormat: (d) => String(d)},
       y: {type: "log", label: "↑ median of |K⁽ʳ⁾|", grid: true, tickFormat: decades, ticks: 6},
       color: {legend: true, domain: orders.map(({order}) => `r = ${order}`), range: COLOURS},
-      marks: [Plot.lineY(rows, {x: "width", y: "size", stroke: "order", marker: "dot", strokeWidth: 2})],
+      marks: [Plot.lineY(rows, {x: "width", y: "size", z: "order", stroke: "order", marker: "dot", strokeWidth: 2})],
     }));
     numbers.replaceChildren(table(["r", "measured exponent", "Theorem 1"], orders.map(({order, slope, theorem}) => [
       String(order), slope ? `${format(slope.value, 2)}${slope.margin === null ? "" : ` ± ${format(slope.margin, 2)}`}` : "", String(theorem)]),

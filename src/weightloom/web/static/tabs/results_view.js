@@ -190,7 +190,7 @@ export async function show(section, tools, source) {
     const node = chart(() => ({
       height: 240, marginLeft: 58, marginBottom: 38, x: {label: "step", tickFormat: (step) => (Number.isInteger(step) ? format(step) : "")}, y: {label: "value", type: positive ? "log" : "linear", grid: true, ticks: 5, tickFormat: positive ? (v) => format(v, 1) : undefined},
       color: {legend: true, domain: names, range: names.map((_, i) => tools.COLOURS[i % tools.COLOURS.length])},
-      marks: [tools.Plot.line(finite, {x: "step", y: "value", stroke: "name", strokeWidth: 2})],
+      marks: [tools.Plot.line(finite, {x: "step", y: "value", z: "name", stroke: "name", strokeWidth: 2})],
     }), {label: `Curves: ${names.join(", ")}`});
     return el("div", {}, el("h4", {}, "Curves"), node);
   }
