@@ -33,7 +33,8 @@ function curves({el, api, slider, select, choice, button, status, chart, debounc
   const draws = slider({label: "Networks of each width", values: [5, 10, 20, 40], value: 10, onInput: () => stop()});
   const line = chart(null, {label: "The kernel against the angle between two points"});
   const fall = chart(null, {label: "Spread of the kernel from network to network, against the width"});
-  const said = status(), text = el("p", {class: "hint", "aria-live": "polite"});
+  // Two lines: the exact curve may be done while networks are drawn, and must not wipe out what is said of them.
+  const computing = status(), said = status(), text = el("p", {class: "hint", "aria-live": "polite"});
   let curve = null, found = null, run = 0;
 
   const asked = () => ({kind: kind.value, angle: angle.value * Math.PI / 180,
@@ -42,7 +43,7 @@ function curves({el, api, slider, select, choice, button, status, chart, debounc
 
   async function ask() {
     const mine = run;
-    const answer = await said.during("Computing", () => api("/api/kernels/exact", asked()));
+    const answer = await computing.during("Computing", () => api("/api/kernels/exact", asked()));
     if (answer && mine === run) { curve = answer; draw(); }
   }
   const exact = debounce(ask, 80);
@@ -107,7 +108,7 @@ function curves({el, api, slider, select, choice, button, status, chart, debounc
   const node = el("div", {class: "columns curves"},
     card("Two towers", kind.node, ...Object.values(fields).map((one) => one.node), angle.node,
       el("hr"), widest.node, draws.node, button("Draw networks", sample, {kind: "main"})),
-    card("Exact and sampled", said.node, line, text, fall));
+    card("Exact and sampled", computing.node, said.node, line, text, fall));
   node.ready = ask();
   return node;
 }
