@@ -56,11 +56,13 @@ def test_the_skip_link_leads_to_the_content(page):
 def test_links_and_back_work(page):
     show(page, "kernels")
     page.locator("#tab-draw").click()
-    assert page.locator("#panel-draw").is_visible()
+    page.wait_for_selector(
+        "#panel-draw:visible"
+    )  # the address changes first, the panel a moment later
     page.go_back()
     page.wait_for_selector("#panel-kernels:visible")
     page.goto("/#nonsense")
-    assert page.locator("#panel-draw").is_visible()
+    page.wait_for_selector("#panel-draw:visible")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
