@@ -261,10 +261,10 @@ def test_unknown_method() -> None:
 
 
 def test_execute_reads_the_folder_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weightloom.experiments.infinite_width import table1
+    from weightloom.experiments.infinite_width import on_digits
 
     asked = []
-    monkeypatch.setattr(table1, "image_set", lambda folder: asked.append(folder) or DATA)
+    monkeypatch.setattr(on_digits, "image_set", lambda folder: asked.append(folder) or DATA)
     run = next(r for r in Table1().runs("smoke") if r.config["method"] == "NNGP")
     found = list(Table1().execute([run], Workspace(data_dir="here")))
     assert asked == ["here"]

@@ -8,24 +8,23 @@ difference between the half that f saw and the half that it did not see.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from weightloom.data import ImageSet, has_images
+from weightloom.data import ImageSet
+from weightloom.experiments.infinite_width.on_digits import OnDigits
 from weightloom.experiments.infinite_width.protocol import (
     coordinates,
     draw_images,
-    image_set,
     on_every_pixel,
     seen_by,
 )
 from weightloom.experiments.infinite_width.table1 import feature_scale
 from weightloom.experiments.infinite_width.table1_net import train_hypernetwork
 from weightloom.experiments.infinite_width.table1_numbers import set_name
-from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
+from weightloom.lab import Outcome, Result, Run, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +84,7 @@ def _curve(values: Tensor) -> tuple[list[int], list[float]]:
     return list(range(len(flat))), [round(value, 4) for value in flat]
 
 
-class InfiniteFig3(Experiment):
+class InfiniteFig3(OnDigits):
     """One run; the picture is in its curves."""
 
     name = "fig3"
@@ -103,14 +102,8 @@ class InfiniteFig3(Experiment):
     def cost(self, run: Run) -> float:
         return float(run.config["steps"]) / 300 + (float(run.config["images"]) / 500) ** 2.5
 
-    def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
-        data = image_set(workspace.data_dir)
-        for run in runs:
-            yield run, measure(run.config, run.seed, data)
-
-    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
-        """Whether digits stand for MNIST."""
-        return not has_images("mnist", data_dir)
+    def measured(self, run: Run, data: ImageSet) -> Outcome:
+        return measure(run.config, run.seed, data)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.table1_draw import draw_picture

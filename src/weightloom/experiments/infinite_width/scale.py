@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from weightloom.data import ImageSet, has_images
+from weightloom.data import ImageSet
+from weightloom.experiments.infinite_width.on_digits import OnDigits
 from weightloom.experiments.infinite_width.protocol import (
     TASKS,
     draw_images,
     every_pixel,
-    image_set,
     scores,
     seen_by,
     tuned,
 )
-from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
+from weightloom.lab import Outcome, Result, Run, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +125,7 @@ def _peak() -> float:
     return 1024.0 * float(kilobytes[0]) if kilobytes else math.nan
 
 
-class Scale(Experiment):
+class Scale(OnDigits):
     """Time, memory, error and calibration against the number of images, on every pixel."""
 
     name = "scale"
@@ -151,14 +151,8 @@ class Scale(Experiment):
         """In seconds of one core."""
         return 1.0 + 2 * (float(run.config["images"]) / 300) ** 2
 
-    def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
-        data = image_set(workspace.data_dir)
-        for run in runs:
-            yield run, measure(run.config, run.seed, data)
-
-    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
-        """Whether digits stand for MNIST."""
-        return not has_images("mnist", data_dir)
+    def measured(self, run: Run, data: ImageSet) -> Outcome:
+        return measure(run.config, run.seed, data)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.scale_draw import draw_scale

@@ -5,24 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weightloom.data import ImageSet, has_images
+from weightloom.data import ImageSet
 from weightloom.errors import ConfigError
+from weightloom.experiments.infinite_width.on_digits import OnDigits
 from weightloom.experiments.infinite_width.protocol import (
     TASKS,
     coordinates,
     draw_images,
-    image_set,
     on_every_pixel,
     on_random_pixels,
     scores,
     seen_by,
 )
 from weightloom.experiments.infinite_width.table1_net import train_hypernetwork
-from weightloom.lab import Experiment, Outcome, Result, Run, Table, Workspace
+from weightloom.lab import Outcome, Result, Run, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,7 +133,7 @@ def measure(config: Mapping[str, Any], seed: int, data: ImageSet) -> Outcome:
     return Outcome(status, metrics, curves, seconds=time.perf_counter() - started)
 
 
-class Table1(Experiment):
+class Table1(OnDigits):
     """Test errors of six methods on two tasks against the number of training images."""
 
     name = "table1"
@@ -169,14 +168,8 @@ class Table1(Experiment):
             return float(run.config["steps"]) / 35
         return 0.3 + (n / 250) ** 2
 
-    def execute(self, runs: Sequence[Run], workspace: Workspace) -> Iterator[tuple[Run, Outcome]]:
-        data = image_set(workspace.data_dir)
-        for run in runs:
-            yield run, measure(run.config, run.seed, data)
-
-    def stand_in(self, run: Run, data_dir: Path | None) -> bool:
-        """Whether digits stand for MNIST."""
-        return not has_images("mnist", data_dir)
+    def measured(self, run: Run, data: ImageSet) -> Outcome:
+        return measure(run.config, run.seed, data)
 
     def figures(self, results: Sequence[Result]) -> Mapping[str, Figure]:
         from weightloom.experiments.infinite_width.table1_draw import draw_table1
