@@ -48,8 +48,8 @@ exit status:
   2 nothing was checked, and the message says why; 130 stopped by Ctrl-C
 
 examples:
-  weightloom verify --quick                        all claims on small networks: two minutes
-  weightloom verify                                all claims on larger ones: tens of minutes
+  weightloom verify --quick                        all claims on small networks: under a minute
+  weightloom verify                                all claims on larger ones: some minutes
   weightloom verify --paper modularity             one paper (or 000; several can be given)
   weightloom verify '001/*kernel*' --full-text     some claims, with their statements
   weightloom verify --list                         what there is
