@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,8 +19,15 @@ def worker():
     made.close()
 
 
+def awaited(coroutine):
+    """Run it in a thread of its own: where browser tests came before, Playwright's event loop is
+    still running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
 def run(worker, *arguments, **options):
-    return asyncio.run(worker.run(*arguments, **options))
+    return awaited(worker.run(*arguments, **options))
 
 
 def test_work_happens_in_one_other_process(worker):
@@ -57,7 +65,7 @@ def test_killed_while_working_it_says_so_and_the_next_request_works(worker):
         return await worker.run(jobs.add, 4, 5)
 
     run(worker, jobs.add, 0, 0)
-    assert asyncio.run(both()) == 9
+    assert awaited(both()) == 9
 
 
 def test_killed_while_idle_nobody_notices(worker):
@@ -83,7 +91,7 @@ def test_the_queue_is_bounded(worker):
         tasks = [asyncio.create_task(worker.run(jobs.sleep, 0.05)) for _ in range(8)]
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    results = asyncio.run(many())
+    results = awaited(many())
     assert sum(isinstance(one, BusyError) for one in results) == 4  # one works, three wait
     assert sum(one is None for one in results) == 4
     assert run(worker, jobs.add, 1, 1) == 2
