@@ -20,7 +20,7 @@ __all__ = ["register"]
 
 DESCRIPTION = """\
 Check what the five papers say on networks, kernels and constructions that are built for it here.
-Each claim is measured by a road that does not use its formula; the measurement then judges the
+Each claim is measured by another road than its formula where there is one; that then judges the
 statement as printed and, where the paper has a slip, as corrected."""
 
 EPILOG = """\

@@ -14,8 +14,9 @@ INTRODUCTION = """\
 # Verified claims
 
 Every claim of the five papers that a computer can check, as `weightloom verify` found it on real
-networks, kernels and constructions. The measurement never uses the formula that it judges; the same
-measurement also has to refuse a statement that is wrong by little, and a test holds that it does.
+networks, kernels and constructions. The measurement takes another road than
+the formula that it judges, but for a few claims that are about formulas alone; the same measurement
+also has to refuse a statement that is wrong by little, and a test holds that it does.
 
 - **holds**: as printed.
 - **holds as corrected**: the printed statement was refuted, the corrected one was not.
