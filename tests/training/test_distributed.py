@@ -67,6 +67,15 @@ def test_ctrl_c_in_one_process_stops_all_after_the_same_step(folder: Path) -> No
         assert second[2]["test"][1] == pytest.approx(whole.curves["test"][1], rel=1e-9)
 
 
+@pytest.mark.slow
+def test_no_thread_outlives_the_run(folder: Path) -> None:
+    # A thread of gloo that meets an interpreter being taken down ends a finished run with SIGABRT.
+    if sys.platform != "linux":
+        pytest.skip("threads are listed from /proc")
+    for rank in (0, 1):
+        assert json.loads((folder / f"{rank}.threads").read_text()) == []
+
+
 def test_devices_need_processes() -> None:
     with pytest.raises(
         TrainingError, match=r"torchrun --nproc-per-node=2 SCRIPT, or set devices=1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,8 +54,26 @@ def make_fabric(settings: Settings) -> Fabric:
         precision=settings.precision,  # type: ignore[arg-type]
     )
     if world > 1:
-        fabric.launch()
+        _join(fabric)
     return fabric
+
+
+def _join(fabric: Fabric) -> None:
+    """Join the other processes, and leave them before the interpreter is taken down.
+
+    Gloo's threads may hold the last reference to a tensor for a moment after the collective is
+    over. One that lets go of it while Python shuts down ends a finished run with SIGABRT. Lightning
+    leaves NCCL's groups only.
+    """
+    joined_before = torch.distributed.is_initialized()
+    fabric.launch()
+    if not joined_before:
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def placed(members: list[Member], fabric: Fabric, settings: Settings) -> list[Member]:
