@@ -120,14 +120,14 @@ def router(context: Context) -> APIRouter:
 
 
 def _prepare(path: Path, epochs: int, report: Callable[[tuple[float, float]], None]) -> float:
-    from weightloom.web import draw_network
+    from weightloom.experiments.completion import network
 
-    return draw_network.prepare(path, epochs, report)
+    return network.prepare(path, epochs, report)
 
 
 def _example(number: int) -> dict[str, Any]:
     """A digit that neither the kernel nor the network has learned from."""
-    from weightloom.web.draw_digits import digits
+    from weightloom.experiments.completion.digits import digits
 
     data = digits()
     row = number % len(data.held_out)
@@ -135,14 +135,14 @@ def _example(number: int) -> dict[str, Any]:
 
 
 def _kernel(image: list[float], part: str, factor: int) -> dict[str, Any]:
-    from weightloom.web import draw_kernel
-    from weightloom.web.draw_digits import SIDE, read_image
+    from weightloom.experiments.completion import kernel
+    from weightloom.experiments.completion.digits import SIDE, read_image
 
     seen, mask = read_image(image, part)
-    mean, _ = draw_kernel.complete(seen, part, SIDE * factor, deviation=False)
+    mean, _ = kernel.complete(seen, part, SIDE * factor, deviation=False)
     coarse = min(factor, FINEST_DEVIATION)
-    _, spread = draw_kernel.complete(seen, part, SIDE * coarse, deviation=True)
-    _, pixels = draw_kernel.complete(seen, part, SIDE, deviation=True)
+    _, spread = kernel.complete(seen, part, SIDE * coarse, deviation=True)
+    _, pixels = kernel.complete(seen, part, SIDE, deviation=True)
     if spread is None or pixels is None:
         raise WeightloomError("the kernel gave no deviation")
     own = mask.bool()
@@ -153,23 +153,23 @@ def _kernel(image: list[float], part: str, factor: int) -> dict[str, Any]:
         "deviation_side": SIDE * coarse,
         "seen": float(pixels[own].mean()),
         "unseen": float(pixels[~own].mean()) if not own.all() else None,
-        "neighbours": draw_kernel.NEIGHBOURS,
+        "neighbours": kernel.NEIGHBOURS,
     }
 
 
 def _network(path: Path, image: list[float], part: str, factor: int) -> dict[str, Any]:
-    from weightloom.web import draw_network
-    from weightloom.web.draw_digits import SIDE, read_image
+    from weightloom.experiments.completion import network
+    from weightloom.experiments.completion.digits import SIDE, read_image
 
-    drawn = draw_network.draw(path, *read_image(image, part), SIDE * factor)
+    drawn = network.draw(path, *read_image(image, part), SIDE * factor)
     return {"side": SIDE * factor, "image": _rounded(drawn.tolist())}
 
 
 def _download(path: Path, image: list[float], part: str, suffix: str) -> bytes:
-    from weightloom.web import draw_network
-    from weightloom.web.draw_digits import read_image
+    from weightloom.experiments.completion import network
+    from weightloom.experiments.completion.digits import read_image
 
-    return draw_network.generated(path, *read_image(image, part), suffix)
+    return network.generated(path, *read_image(image, part), suffix)
 
 
 def _rounded(values: list[float]) -> list[float]:

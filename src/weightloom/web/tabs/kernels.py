@@ -63,7 +63,7 @@ DRAWS = 60  # networks of each width for K^(r): medians are asked for
 
 
 def _towers(asked: dict[str, Any]) -> Any:
-    from weightloom.web.kernel_curves import Towers
+    from weightloom.experiments.infinite_width.curves import Towers
 
     return Towers(
         asked["kind"],
@@ -74,20 +74,20 @@ def _towers(asked: dict[str, Any]) -> Any:
 
 
 def _exact(asked: dict[str, Any]) -> dict[str, Any]:
-    from weightloom.web.kernel_curves import curve
+    from weightloom.experiments.infinite_width.curves import curve
 
     return curve(_towers(asked))
 
 
 def _sampled(asked: dict[str, Any]) -> dict[str, Any]:
-    from weightloom.web.kernel_curves import sampled
+    from weightloom.experiments.infinite_width.curves import sampled
 
     return sampled(_towers(asked), asked["widths"], asked["draws"])
 
 
 def _orders(asked: dict[str, Any]) -> dict[str, Any]:
     from weightloom.errors import ConfigError
-    from weightloom.web.kernel_curves import orders
+    from weightloom.experiments.infinite_width.curves import orders
 
     if asked["depth"] == 1 and max(asked["widths"]) > WIDEST:
         raise ConfigError(

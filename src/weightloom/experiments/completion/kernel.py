@@ -1,4 +1,4 @@
-"""The kernel behind *Draw*: regression with an infinitely wide hypernetwork, at once.
+"""A digit completed by regression with an infinitely wide hypernetwork, at once.
 
 The prior is the NNGP of a hypernetwork whose f reads what is seen of an image. It is conditioned on
 the digits that look most like the drawing in the part that is seen, at every pixel, and on the
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from weightloom.data import pixel_centres
+from weightloom.experiments.completion.digits import SIDE, digits, seen_pixels
 from weightloom.kernels import FourierFeatures, HyperKernel, HyperKernelRegressor, Tower
-from weightloom.web.draw_digits import SIDE, digits, seen_pixels
 
 __all__ = ["NEIGHBOURS", "complete"]
 

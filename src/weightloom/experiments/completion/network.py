@@ -1,4 +1,4 @@
-"""The hypernetwork behind *Draw*: it sees part of a digit and writes a network that draws it all.
+"""A hypernetwork that sees part of a digit and writes a network that draws it all.
 
 The primary is the demo's coordinate network, a point (x, y) to brightness. The condition is the
 image with its unseen pixels at 0, and beside it the mask: 128 numbers.
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from weightloom import training
 from weightloom.data import pixel_centres
 from weightloom.errors import CheckpointError, ConfigError
+from weightloom.experiments.completion.digits import PARTS, SIDE, digits, seen_pixels
 from weightloom.experiments.demo import coordinate_network
 from weightloom.experiments.demo.run import Shifted
 from weightloom.models import HyperNetwork, export, load, mlp
 from weightloom.training import Member, Split
-from weightloom.web.draw_digits import PARTS, SIDE, digits, seen_pixels
 
 __all__ = ["FORMATS", "completion_network", "draw", "generated", "prepare", "ready"]
 

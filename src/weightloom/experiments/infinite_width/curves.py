@@ -1,4 +1,4 @@
-"""What *Kernels* shows: exact kernels, those of sampled networks, and K^(r), as plain numbers.
+"""Kernels of towers chosen by hand: exact, of sampled networks, and K^(r), as plain numbers.
 
 Conditions and points have two numbers and length sqrt(2), so that S^0 = Q^0 = 1: a kernel is a
 function of two angles, between the conditions x and between the points z.
