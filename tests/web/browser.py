@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+LONG = 120_000  # milliseconds; machines are shared
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ADVICE = (
     "no Chromium here; get one with `make browser` (as root: apt-get install chromium) or set "
@@ -32,8 +33,12 @@ def launch(playwright):
 
 
 def watch(page, base):
-    """A list that fills with everything a page should not do: errors, violations, other hosts."""
+    """A list that fills with everything a page should not do: errors, violations, other hosts.
+
+    The page gets the time that a busy machine needs.
+    """
     problems = []
+    page.set_default_timeout(LONG)
     page.on("console", lambda said: said.type == "error" and problems.append(said.text))
     page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
 

@@ -18,6 +18,11 @@ def sleep(seconds):
     time.sleep(seconds)
 
 
+def say_and_sleep(seconds, report):
+    report("started")
+    time.sleep(seconds)
+
+
 def refuse():
     raise ConfigError("that number is too large; take a smaller one")
 

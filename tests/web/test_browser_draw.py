@@ -5,14 +5,12 @@ import pytest
 from weightloom.experiments.demo import coordinate_network
 from weightloom.models import load
 
-LONG = 120_000  # milliseconds; machines are shared
-
 
 @pytest.fixture
 def tab(page):
     page.goto("/#draw")
-    page.wait_for_selector("#panel-draw[data-ready=true]", timeout=LONG)
-    page.wait_for_selector("#panel-draw .tab[data-state=answered]", timeout=LONG)
+    page.wait_for_selector("#panel-draw[data-ready=true]")
+    page.wait_for_selector("#panel-draw .tab[data-state=answered]")
     return page.locator("#panel-draw .tab")
 
 
@@ -24,11 +22,11 @@ def picture(tab, title):
 
 def clear(tab):
     tab.get_by_role("button", name="Clear").click()
-    tab.page.wait_for_selector("#panel-draw .tab[data-state=empty]", timeout=LONG)
+    tab.page.wait_for_selector("#panel-draw .tab[data-state=empty]")
 
 
 def answered(tab):
-    tab.page.wait_for_selector("#panel-draw .tab[data-state=answered]", timeout=LONG)
+    tab.page.wait_for_selector("#panel-draw .tab[data-state=answered]")
 
 
 def test_a_drawing_by_mouse_is_completed(tab):
@@ -70,18 +68,18 @@ def test_a_drawing_by_keyboard_is_completed(tab):
 
 
 def test_the_network_draws_and_can_be_downloaded(tab, tmp_path):
-    tab.page.wait_for_selector("#panel-draw .tab[data-trained=true]", timeout=LONG)
+    tab.page.wait_for_selector("#panel-draw .tab[data-trained=true]")
     answered(tab)
     pictures = tab.locator("canvas.picture")
-    side = pictures.first.get_attribute("data-side", timeout=LONG)
+    side = pictures.first.get_attribute("data-side")
     assert side == "32"
     slider = tab.get_by_role("slider", name="Resolution")
     slider.focus()
     tab.page.keyboard.press("Home")
-    tab.locator("canvas.picture[data-side='8']").nth(2).wait_for(timeout=LONG)
+    tab.locator("canvas.picture[data-side='8']").nth(2).wait_for()
     assert slider.get_attribute("aria-valuetext") == "8 × 8"
     for kind in ("safetensors", "ONNX"):
-        with tab.page.expect_download(timeout=LONG) as waiting:
+        with tab.page.expect_download() as waiting:
             tab.get_by_role("button", name=kind).click()
         file = tmp_path / waiting.value.suggested_filename
         waiting.value.save_as(file)
@@ -98,5 +96,5 @@ def test_a_server_that_is_gone_is_said_in_the_page(tab, expected_errors):
     tab.page.route("**/api/draw/example*", lambda route: route.abort())
     tab.get_by_role("button", name="Show me a digit").click()
     error = tab.locator(".status.error").filter(has_text="weightloom serve")
-    error.wait_for(timeout=LONG)
+    error.wait_for()
     assert error.is_visible()

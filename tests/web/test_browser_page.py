@@ -10,7 +10,7 @@ PHONE = {"width": 390, "height": 844}
 
 def show(page, tab):
     page.goto(f"/#{tab}")
-    page.wait_for_selector(f"#panel-{tab}[data-ready=true]", timeout=120_000)
+    page.wait_for_selector(f"#panel-{tab}[data-ready=true]")
 
 
 def test_every_tab_mounts_and_fits_a_phone(page):

@@ -60,7 +60,7 @@ def test_runs_figures_and_the_exported_file(page, filled, chrome, tmp_path):
     panel.locator("img.figure").wait_for()
     assert panel.locator("img.figure").evaluate("image => image.decode().then(() => true)")
     panel.get_by_text("Scale smoke, all 5 runs.").wait_for()
-    with page.expect_download(timeout=120_000) as caught:  # another worker has to start
+    with page.expect_download() as caught:  # another worker has to start
         panel.get_by_role("button", name="Export this page").click()
     file = tmp_path / caught.value.suggested_filename
     caught.value.save_as(file)

@@ -5,6 +5,7 @@ import pickle
 import signal
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -127,10 +128,17 @@ def test_twenty_at_once_are_answered_or_told_to_wait(small):
 
 def test_a_killed_worker_gives_a_clear_answer_and_comes_back(small, worker):
     assert httpx.get(f"{small}/api/draw/example", timeout=120).status_code == 200
-    slow = {"widths": [128], "draws": 40, "depth_f": 3, "depth_g": 2}
-    killer = threading.Timer(0.2, lambda: os.kill(worker.pid, signal.SIGKILL))
+    os.kill(worker.pid, signal.SIGSTOP)  # so that it cannot be done before it is killed
+
+    def kill():
+        while worker._waiting == 0:
+            time.sleep(0.01)
+        time.sleep(1)  # the request goes from there to the process
+        os.kill(worker.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
     killer.start()
-    answer = httpx.post(f"{small}/api/kernels/sampled", json=slow, timeout=120)
+    answer = httpx.get(f"{small}/api/draw/example", timeout=120)
     killer.join()
     assert answer.status_code == 503
     assert "a new one answers the next request" in answer.json()["error"]

@@ -56,16 +56,12 @@ def test_reports_arrive_before_the_result(worker):
 
 
 def test_killed_while_working_it_says_so_and_the_next_request_works(worker):
-    async def both():
-        task = asyncio.create_task(worker.run(jobs.sleep, 60))
-        await asyncio.sleep(0.2)
+    def kill(_):
         os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match="a new one answers the next request"):
-            await task
-        return await worker.run(jobs.add, 4, 5)
 
-    run(worker, jobs.add, 0, 0)
-    assert awaited(both()) == 9
+    with pytest.raises(WorkerDiedError, match="a new one answers the next request"):
+        run(worker, jobs.say_and_sleep, 60, report=kill)
+    assert run(worker, jobs.add, 4, 5) == 9
 
 
 def test_killed_while_idle_nobody_notices(worker):
