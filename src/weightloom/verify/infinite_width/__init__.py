@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from weightloom.verify.claim import Claim
-from weightloom.verify.infinite_width import kernels, limits, structure, taylor
+from weightloom.verify.infinite_width import (
+    expansion,
+    kernels,
+    limits,
+    structure,
+    tangent,
+    taylor,
+    training,
+)
 from weightloom.verify.infinite_width.items import ITEMS
 
 __all__ = ["CLAIMS", "ITEMS"]
@@ -12,5 +20,8 @@ CLAIMS: tuple[Claim, ...] = (
     *kernels.CLAIMS,
     *limits.CLAIMS,
     *taylor.CLAIMS,
+    *expansion.CLAIMS,
+    *tangent.CLAIMS,
     *structure.CLAIMS,
+    *training.CLAIMS,
 )
