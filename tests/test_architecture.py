@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "weightloom"
 
 LEVELS = {
-    "errors": 0,
+    "errors": 0, "files": 0,
     "weights": 1, "linalg": 1,
     "models": 2, "kernels": 2, "symmetry": 2, "bounds": 2, "construct": 2, "data": 2,
     "training": 3, "lab": 4, "experiments": 5, "verify": 5, "web": 6, "cli": 7,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weightloom.errors import ConfigError, MissingDependencyError, OutputError
+from weightloom.files import whole
 from weightloom.lab import codec
 from weightloom.lab.runs import Result
 
@@ -30,17 +31,13 @@ def export(results: Sequence[Result], path: Path, *, curves: bool = False) -> in
     rows = _points(results) if curves and path.suffix != ".json" else list(map(_row, results))
     if path.suffix == ".json":
         rows = [_record(result, curves) for result in results]
-    # Beside the file first: an export that fails leaves the one that was there.
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        FORMATS[path.suffix](rows, partial)
-        partial.replace(path)
+        with whole(path) as part:
+            FORMATS[path.suffix](rows, part)
     except OSError as error:
         raise OutputError(
             f"--export {path} cannot be written ({error.strerror or error}); choose another place"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return len(rows)
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from weightloom.errors import CheckpointError, UnsupportedModuleError
+from weightloom.files import own_version, whole
 from weightloom.weights import WeightSpec
 
 __all__ = ["export", "load"]
@@ -45,7 +45,7 @@ def export(network: nn.Module, path: str | os.PathLike[str], *inputs: Any) -> Pa
     elif target.suffix == ".onnx":
         from weightloom.models.export_onnx import write_onnx
 
-        _atomically(target, lambda part: write_onnx(network, part, inputs, _version()))
+        _atomically(target, lambda part: write_onnx(network, part, inputs, own_version()))
     else:
         raise CheckpointError(
             f"{str(target)!r} ends in {target.suffix or 'no suffix'!r}; export writes .safetensors "
@@ -79,15 +79,8 @@ def _atomically(target: Path, write: Callable[[Path], None]) -> None:
             f"the folder {str(target.parent)!r} does not exist; create it before exporting "
             f"{target.name!r} into it"
         )
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.touch()
-        mode = part.stat().st_mode
+    with whole(target) as part:
         write(part)
-        part.chmod(mode)  # safetensors makes files that only their owner can read
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_safetensors(network: nn.Module, part: Path) -> None:
@@ -96,7 +89,7 @@ def _write_safetensors(network: nn.Module, part: Path) -> None:
     tensors, tied = _untied(network.state_dict())
     metadata = {
         "format": "pt",
-        "weightloom_version": _version(),
+        "weightloom_version": own_version(),
         "class": type(network).__name__,
         "tied": json.dumps(tied),
     }
@@ -131,13 +124,6 @@ def _untied(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]
 def _spec_as_json(spec: WeightSpec) -> dict[str, Any]:
     shapes = {name: list(shape) for name, shape in spec.shapes.items()}
     return {"shapes": shapes, "aliases": dict(spec.aliases)}
-
-
-def _version() -> str:
-    try:
-        return version("weightloom")
-    except PackageNotFoundError:  # a source tree on the path, not installed
-        return "unknown"
 
 
 # -- reading -------------------------------------------------------------------------------------

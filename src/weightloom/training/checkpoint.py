@@ -6,10 +6,8 @@ is pickled. The file says what it belongs to, so that it is never mistaken for a
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import CheckpointError
+from weightloom.files import described, whole
 from weightloom.training.data import Member, label
 from weightloom.training.plan import shapes
 from weightloom.training.settings import Settings
@@ -85,23 +84,13 @@ def write(path: Path, snapshot: Snapshot, belongs: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f"{path.name}.part")  # one that was left by a crash is written over
     try:
-        save_file(_separate(snapshot.tensors), half, metadata={KEY: json.dumps(about)})
-        with half.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(half, path)
+        with whole(path, half):
+            save_file(_separate(snapshot.tensors), half, metadata={KEY: json.dumps(about)})
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} could not be written: {error}. The one before, if any, is "
             f"still whole; make room or choose another place, and start again to go on from it"
         ) from error
-    finally:
-        half.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not every file system lets a folder be synced
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -121,14 +110,12 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def read(path: Path, belongs: Mapping[str, Any], members: Sequence[Member]) -> Snapshot | None:
     """What was saved at ``path`` by the same run; None if nothing was."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})[KEY])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about, tensors = described(path, KEY)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no checkpoint of weightloom.training that can be read "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weightloom.errors import OutputError, StoreError
+from weightloom.files import whole
 from weightloom.lab import codec
 from weightloom.verify.claim import Evidence
 from weightloom.verify.run import Result
@@ -64,16 +65,13 @@ def load(path: Path) -> Record:
 
 def write(text: str, path: Path) -> None:
     """Put ``text`` into ``path``, all or nothing: what was there stays until the new is whole."""
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with whole(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}); choose another place"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

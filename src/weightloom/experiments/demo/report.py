@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import weightloom
 from weightloom.experiments.demo import figures, scenes, table
 from weightloom.experiments.demo.measure import verdict
 from weightloom.experiments.demo.run import BATCH, LEARNING_RATE, REACH, Result
+from weightloom.files import whole
 from weightloom.lab.output import check_folder
 
 __all__ = ["NUMBERS", "PAGE", "write"]
@@ -49,9 +49,8 @@ def write(result: Result, folder: Path) -> list[Path]:
 
 
 def _put(path: Path, content: bytes) -> None:
-    half = path.with_name(path.name + ".part")
-    half.write_bytes(content)
-    os.replace(half, path)
+    with whole(path) as part:
+        part.write_bytes(content)
 
 
 def _numbers(result: Result) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import CheckpointError, WeightloomError
+from weightloom.files import described, own_version, whole
 from weightloom.kernels.regression.problem import GridProblem, PointProblem, Problem
 from weightloom.kernels.regression.system import Options, System
 from weightloom.kernels.unique import unique_rows
@@ -61,7 +60,7 @@ def _header(model: HyperKernelRegressor, system: System) -> dict[str, Any]:
     numbers = [field.name for field in fields(Solution) if field.name != "value"]
     return {
         "format": FORMAT,
-        "weightloom": _version(),
+        "weightloom": own_version(),
         "torch": torch.__version__,
         "arguments": arguments,
         "kernel": _config(model.kernel),
@@ -110,45 +109,28 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
         raise CheckpointError(
             f"the folder {str(path.parent)!r} does not exist; create it before saving {path.name!r}"
         )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     # Copies: safetensors refuses tensors that are views of one memory.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     try:
-        part.touch()
-        mode = part.stat().st_mode
-        save_file(plain, part, metadata={"format": "pt", KEY: json.dumps(about)})
-        part.chmod(mode)  # safetensors makes files that only their owner can read
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with whole(path) as part:
+            save_file(plain, part, metadata={"format": "pt", KEY: json.dumps(about)})
     except OSError as error:
         raise CheckpointError(
             f"{path} could not be written: {error}. What was there before, if anything, is still "
             "whole; make room or choose another place"
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _version() -> str:
-    try:
-        return version("weightloom")
-    except PackageNotFoundError:  # a source tree on the path, not installed
-        return "unknown"
 
 
 # -- what is read --------------------------------------------------------------------------------
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     if not path.is_file():
         raise CheckpointError(f"there is no file {str(path)!r}; check the path")
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})[KEY])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about, tensors = described(path, KEY)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no file of HyperKernelRegressor.save, or it is damaged "

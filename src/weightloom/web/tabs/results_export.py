@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weightloom.errors import OutputError, StoreError, WeightloomError
+from weightloom.files import whole
 from weightloom.lab import Store
 from weightloom.lab.provenance import now
 from weightloom.web.tabs.results_data import details, figures_of, rows_of, scales_of
@@ -37,16 +38,13 @@ def export_html(
     stored. Returns the number of runs.
     """
     text, count = html_of(store, figures=figures, chosen=chosen)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with whole(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}); choose another place"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return count
 
 
