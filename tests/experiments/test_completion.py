@@ -5,9 +5,10 @@ import torch
 
 from weightloom.data import pixel_centres
 from weightloom.errors import CheckpointError, ConfigError
-from weightloom.experiments.completion import network
+from weightloom.experiments.completion import kernel, network
 from weightloom.experiments.completion.digits import PARTS, digits, read_image, seen_pixels
 from weightloom.experiments.completion.kernel import LENGTH, NEIGHBOURS, RIDGE, complete
+from weightloom.experiments.completion.measure import measure, table
 from weightloom.experiments.demo import coordinate_network
 from weightloom.kernels import FourierFeatures, HyperKernel, Tower
 from weightloom.models import export, load
@@ -71,18 +72,18 @@ def plain(seen, part):
     rows += [(own[0], z, y) for z, y in zip(pixels[on], seen.double()[on], strict=True)]
     x, z, y = (torch.stack(column) for column in zip(*rows, strict=True))
     features = FourierFeatures(scale=1 / LENGTH)
-    kernel = HyperKernel(Tower(3), Tower(2), kind="nngp", features=features)
-    gram = kernel(x, z) + RIDGE * torch.eye(len(y), dtype=torch.float64)
+    prior = HyperKernel(Tower(3), Tower(2), kind="nngp", features=features)
+    gram = prior(x, z) + RIDGE * torch.eye(len(y), dtype=torch.float64)
     at = own.expand(64, -1), pixels
-    cross = kernel(*at, x, z)
+    cross = prior(*at, x, z)
     mean = cross @ torch.linalg.solve(gram, y)
-    left = kernel(*at).diagonal() - (cross * torch.linalg.solve(gram, cross.mT).mT).sum(1)
+    left = prior(*at).diagonal() - (cross * torch.linalg.solve(gram, cross.mT).mT).sum(1)
     return mean, left.sqrt()
 
 
 def test_the_kernel_is_the_posterior_of_the_formula():
     seen, _ = read_image(drawing(), "top")
-    mean, deviation = complete(seen, "top", 8, deviation=True)
+    mean, deviation = complete(seen, "top", 8)
     wanted, spread = plain(seen, "top")
     # 1,312 equations with a condition number below 1e5 in float64: 1e-9 is far above rounding.
     torch.testing.assert_close(mean, wanted, rtol=0, atol=1e-9)
@@ -92,7 +93,7 @@ def test_the_kernel_is_the_posterior_of_the_formula():
 def test_the_deviation_is_larger_where_nothing_was_seen():
     for part in ("top", "right"):
         seen, mask = read_image(drawing(3), part)
-        _, deviation = complete(seen, part, 8, deviation=True)
+        _, deviation = complete(seen, part, 8)
         assert deviation[mask == 0].mean() > 1.2 * deviation[mask == 1].mean()
 
 
@@ -103,7 +104,7 @@ def test_completions_are_better_than_the_mean_digit():
     for number in range(6):
         truth = data.held_out[number]
         seen, _ = read_image(truth.tolist(), "top")
-        mean, _ = complete(seen, "top", 8, deviation=False)
+        mean = kernel.mean(seen, "top", 8)
         ours += float((mean - truth)[~mask].square().sum())
         theirs += float((blank - truth)[~mask].square().sum())
     assert ours < 0.6 * theirs
@@ -111,8 +112,8 @@ def test_completions_are_better_than_the_mean_digit():
 
 def test_a_finer_picture_is_the_same_function():
     seen, _ = read_image(drawing(), "all")
-    coarse, _ = complete(seen, "all", 8, deviation=False)
-    fine, _ = complete(seen, "all", 24, deviation=False)
+    coarse = kernel.mean(seen, "all", 8)
+    fine = kernel.mean(seen, "all", 24)
     centre = fine.reshape(8, 3, 8, 3)[:, 1, :, 1].flatten()  # the middle of 3 x 3 is the pixel
     torch.testing.assert_close(centre, coarse, rtol=0, atol=1e-6)
 
@@ -183,3 +184,32 @@ def test_downloads_are_the_network_that_draws(trained, tmp_path):
     torch.testing.assert_close(torch.from_numpy(drawn).squeeze(-1), wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ConfigError, match=r"there are \.safetensors"):
         network.generated(path, seen, mask, ".pkl")
+
+
+# -- how well --------------------------------------------------------------------------------------
+
+
+def test_the_table_is_the_plain_formula(trained):
+    path, _, _ = trained
+    found = measure(path, 3, "top")
+    images, hidden = digits().held_out[:3], seen_pixels("top") == 0
+    variance = images[:, hidden].var(correction=0)
+    off, inside = [], []
+    for image, by_kernel, by_network in zip(images, found.kernel, found.network, strict=True):
+        mean, spread = plain((image * ~hidden).double(), "top")
+        off.append((mean - image)[hidden])
+        inside.append(off[-1].abs() / (spread[hidden] ** 2 + RIDGE).sqrt())
+        assert by_kernel == pytest.approx(float(off[-1].square().mean() / variance), rel=1e-5)
+        drawn = network.draw(path, image * ~hidden, (~hidden).float(), 8)
+        wanted = float((drawn - image)[hidden].square().mean() / variance)
+        assert by_network == pytest.approx(wanted, rel=1e-5)
+    scores = torch.cat(inside)
+    assert found.within == tuple(float((scores <= n).double().mean()) for n in (1, 2))
+    row = table([found]).splitlines()[-1]
+    assert row.startswith("| top half | ")
+    assert row.count("±") == 3
+
+
+def test_more_digits_than_there_are(tmp_path):
+    with pytest.raises(ConfigError, match="361 digits were asked for; 2 to 360 can be had"):
+        measure(tmp_path, 361, "top")

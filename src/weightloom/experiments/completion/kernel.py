@@ -19,22 +19,31 @@ from weightloom.data import pixel_centres
 from weightloom.experiments.completion.digits import SIDE, digits, seen_pixels
 from weightloom.kernels import FourierFeatures, HyperKernel, HyperKernelRegressor, Tower
 
-__all__ = ["NEIGHBOURS", "complete"]
+__all__ = ["NEIGHBOURS", "RIDGE", "complete", "mean"]
 
 NEIGHBOURS = 20  # 40 took six times as long and erred as much, on 12 drawings
 RIDGE = 1e-2  # variance of the noise; chosen by hand, not tuned
 LENGTH = 1.5  # pixels over which brightness changes
 
 
-def complete(seen: Tensor, part: str, side: int, deviation: bool) -> tuple[Tensor, Tensor | None]:
-    """Posterior mean and, if wanted, standard deviation of the drawing at side x side points."""
+def mean(seen: Tensor, part: str, side: int) -> Tensor:
+    """The drawing at side x side points: the posterior's mean."""
+    model, query = _asked(seen, part, side)
+    return model.predict(query, grid=False)
+
+
+def complete(seen: Tensor, part: str, side: int) -> tuple[Tensor, Tensor]:
+    """The posterior's mean and standard deviation at side x side points; dearer than the mean."""
+    model, query = _asked(seen, part, side)
+    return model.predict(query, return_std=True, grid=False)
+
+
+def _asked(
+    seen: Tensor, part: str, side: int
+) -> tuple[HyperKernelRegressor, tuple[Tensor, Tensor]]:
     model, condition = _fitted(tuple(seen.tolist()), part)
     points = pixel_centres(side).double() * (SIDE / 2)  # in pixels
-    query = condition.expand(len(points), -1), points
-    if not deviation:
-        return model.predict(query, grid=False), None
-    mean, spread = model.predict(query, return_std=True, grid=False)
-    return mean, spread
+    return model, (condition.expand(len(points), -1), points)
 
 
 @lru_cache(maxsize=4)

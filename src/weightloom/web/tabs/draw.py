@@ -139,16 +139,13 @@ def _kernel(image: list[float], part: str, factor: int) -> dict[str, Any]:
     from weightloom.experiments.completion.digits import SIDE, read_image
 
     seen, mask = read_image(image, part)
-    mean, _ = kernel.complete(seen, part, SIDE * factor, deviation=False)
     coarse = min(factor, FINEST_DEVIATION)
-    _, spread = kernel.complete(seen, part, SIDE * coarse, deviation=True)
-    _, pixels = kernel.complete(seen, part, SIDE, deviation=True)
-    if spread is None or pixels is None:
-        raise WeightloomError("the kernel gave no deviation")
+    _, spread = kernel.complete(seen, part, SIDE * coarse)
+    _, pixels = kernel.complete(seen, part, SIDE)
     own = mask.bool()
     return {
         "side": SIDE * factor,
-        "image": _rounded(mean.tolist()),
+        "image": _rounded(kernel.mean(seen, part, SIDE * factor).tolist()),
         "deviation": _rounded(spread.tolist()),
         "deviation_side": SIDE * coarse,
         "seen": float(pixels[own].mean()),
