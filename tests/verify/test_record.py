@@ -96,6 +96,10 @@ def test_the_page():
     assert "commit 0123456789ab with changes. **Unfinished**: 5 claims were asked for." in page
     assert "| 000 The first | 2 | 1 holds, 1 holds as corrected | " in page
     assert "| 001 The second | 2 | 1 fails, 1 ended with an error | " in page
+    assert page.partition("## Not as printed\n\n")[2].splitlines()[2:4] == [
+        "| [000/corrected](#000corrected) | Theorem 1 | the number is at most 2 |",
+        "| [001/failing](#001failing) | Theorem 1 | not as printed |",
+    ]
     assert "## 001: The second" in page
     section = page.partition("### 000/corrected")[2].partition("\n##")[0]
     assert section.startswith("\n\nTheorem 1. **holds as corrected**, in ")
@@ -108,6 +112,10 @@ def test_the_page():
     broken = page.partition("### 001/broken")[2]
     assert "- error: RuntimeError: no such network (broken, line" in broken
     assert "- measured" not in broken
+
+
+def test_without_slips_there_is_no_table_of_them():
+    assert "Not as printed" not in markdown(record(HOLDING), TITLES)
 
 
 def test_formulas_stay_as_they_are():

@@ -29,6 +29,7 @@ standard errors and rounding."""
 def markdown(record: Record, titles: Mapping[str, str]) -> str:
     """The page, in Markdown; ``titles`` are those of the papers by number."""
     parts = [INTRODUCTION, _made(record), _overview(record.results, titles)]
+    parts += _slips(record.results)
     for paper in dict.fromkeys(result.paper for result in record.results):
         parts.append(f"## {paper}: {titles.get(paper, '')}".rstrip(": "))
         parts += [_claim(result) for result in record.results if result.paper == paper]
@@ -100,6 +101,19 @@ def _overview(results: Sequence[Result], titles: Mapping[str, str]) -> str:
         title = _cell(f"{paper} {titles.get(paper, '')}")
         rows.append(f"| {title} | {len(own)} | {counts(own)} | {seconds:.0f} |")
     return "\n".join(rows)
+
+
+def _slips(results: Sequence[Result]) -> list[str]:
+    """What does not hold as printed, in one table with links; nothing if all of it does."""
+    slips = [result for result in results if result.verdict in (HOLDS_AS_CORRECTED, FAILS)]
+    if not slips:
+        return []
+    rows = ["| claim | place | what holds |", "| --- | --- | --- |"]
+    for result in slips:
+        link = f"[{result.name}](#{result.name.replace('/', '')})"
+        text = result.corrected if result.verdict == HOLDS_AS_CORRECTED else None
+        rows.append(f"| {link} | {_cell(result.place)} | {_cell(text or 'not as printed')} |")
+    return ["## Not as printed", "\n".join(rows)]
 
 
 def _claim(result: Result) -> str:
