@@ -57,7 +57,7 @@ _PLANS: dict[str, dict[str, Any]] = {
     },
     "laptop": {
         "counts": dict.fromkeys(COUNTS, 10),
-        "kernels": {50: 20, 100: 20, 200: 20, 500: 3}, "networks": 3,
+        "kernels": {50: 20, 100: 20, 200: 20, 500: 10}, "networks": 10,
         "vary": (100, 3, 2), "tests": 60, "steps": 300,
     },
     "paper": {
