@@ -46,6 +46,20 @@ def test_tabs_by_keyboard(page):
     assert page.evaluate("document.activeElement.closest('[role=tabpanel]')?.id") == "panel-draw"
 
 
+def test_a_key_has_done_its_work_when_the_next_one_comes(page):
+    show(page, "draw")
+    page.locator("#tab-draw").focus()
+    shown = page.evaluate(
+        """() => {
+            const press = new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true});
+            document.activeElement.dispatchEvent(press);
+            return [document.querySelector("[aria-selected=true]").id,
+                    document.querySelector("[role=tabpanel]:not([hidden])").id];
+        }"""
+    )
+    assert shown == ["tab-kernels", "panel-kernels"]
+
+
 def test_the_skip_link_leads_to_the_content(page):
     show(page, "kernels")
     page.keyboard.press("Tab")

@@ -66,6 +66,7 @@ list.addEventListener("keydown", (event) => {
   event.preventDefault();
   const name = names[(to + names.length) % names.length];
   location.hash = name;
+  show(); // now: the event comes later, and the next key may come before it
   tabs.get(name).tab.focus();
 });
 
