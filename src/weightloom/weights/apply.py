@@ -151,7 +151,7 @@ class RowwiseCall:
                 x = self._rowwise(part, prefix, (x,), {})
             else:
                 x, count = done
-                del parts[:count]
+                parts = parts[count:]
         return x
 
     # -- any module -----------------------------------------------------------------------------
@@ -271,8 +271,11 @@ class _Task:
             return [leaf for leaf in leaves if isinstance(leaf, Tensor)], buffers
 
         mapped = vmap(one, randomness="different")
-        with _attention_that_differentiates():
+        if torch.compiler.is_compiling():
             values, updated = mapped(eager, pieces, buffers, tensors)
+        else:
+            with _attention_that_differentiates():
+                values, updated = mapped(eager, pieces, buffers, tensors)
         _keep_average(self.module, updated)
         tree, leaves = rest
         stacked = iter(values)
@@ -339,7 +342,7 @@ def _attention_that_differentiates() -> Iterator[None]:
     that it requires a gradient, and inside vmap none does.
     """
     before = torch.backends.mha.get_fastpath_enabled()
-    if torch.is_grad_enabled() and before and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and before:
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield

@@ -38,6 +38,13 @@ _NARROW = 8
 # Below this many numbers the passes cost less than calling a backward written in Python.
 _SMALL = 2**14
 
+# Asked once: the compiler of PyTorch 2.6 cannot ask.
+_AUTOCAST = tuple(
+    device
+    for device in ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
+    if torch.amp.is_autocast_available(device)
+)
+
 
 class Layer(NamedTuple):
     weight: Tensor  # [b, out, in]
@@ -84,7 +91,7 @@ def contract(
 def under_autocast(tensor: Tensor) -> bool:
     """Whether autocast is on for the tensor's device; some devices do not know it at all."""
     device = tensor.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return device in _AUTOCAST and torch.is_autocast_enabled(device)
 
 
 def plain_inference() -> bool:

@@ -43,7 +43,7 @@ class Each(NamedTuple):
 
     module: nn.Module
 
-    def __call__(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
+    def go(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
         return self.module(x)
 
 
@@ -53,7 +53,7 @@ class Alone(NamedTuple):
     layer: Linear
     order: str
 
-    def __call__(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
+    def go(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
         layer = self.layer
         weight = generated[layer.weight]
         apply = weight.row if x.dim() == 2 else weight.linear
@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
     layers: tuple[Linear, ...]
 
-    def __call__(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
+    def go(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
         run = []
         for layer in self.layers:
             bias = layer.vector(generated)
@@ -110,7 +110,7 @@ class Route:
 
     def walk(self, generated: Mapping[str, Generated], x: Tensor) -> Tensor:
         for leg in self.legs:
-            x = leg(generated, x)
+            x = leg.go(generated, x)
         return x
 
 

@@ -23,12 +23,11 @@ _CONVOLUTIONS = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 
 # Modules that treat every number alike: one call does all rows. Dropout is one of them: every
 # element draws its own noise, so conditions and samples never share a mask.
-_ELEMENTWISE = frozenset(
-    {
-        nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU,
-        nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish,
-        nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Dropout,
-    }
+# A tuple: the compiler of PyTorch 2.6 cannot look into a frozenset.
+_ELEMENTWISE = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU,
+    nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish,
+    nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Dropout,
 )  # fmt: skip
 
 
@@ -88,7 +87,7 @@ class Rules:
     def _go(self, leg: Leg, x: Tensor) -> Tensor:
         if self.legs is not None:
             self.legs.append(leg)
-        return leg(self.generated, x)
+        return leg.go(self.generated, x)
 
     def _linear_layers(self, parts: Parts, x: Tensor) -> tuple[Tensor, int]:
         """What is less simple than a leg: an ordinary weight, or points in several dimensions."""
@@ -96,7 +95,7 @@ class Rules:
         if prefix + "weight" in self.generated:
             flat = x.flatten(1, -2)
             leg, count = self._linear_leg(parts, flat)
-            return leg(self.generated, flat).unflatten(1, x.shape[1:-1]), count
+            return leg.go(self.generated, flat).unflatten(1, x.shape[1:-1]), count
         bias = self._vector(module, prefix)
         y = F.linear(x, module.weight)  # type: ignore[arg-type]
         return (y if bias is None else y + _rows(bias, x.dim())), 1
