@@ -271,7 +271,7 @@ class _Task:
             return [leaf for leaf in leaves if isinstance(leaf, Tensor)], buffers
 
         mapped = vmap(one, randomness="different")
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # nothing to switch, and PyTorch 2.6 could not trace it
             values, updated = mapped(eager, pieces, buffers, tensors)
         else:
             with _attention_that_differentiates():

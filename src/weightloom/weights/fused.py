@@ -38,7 +38,7 @@ _NARROW = 8
 # Below this many numbers the passes cost less than calling a backward written in Python.
 _SMALL = 2**14
 
-# Asked once: the compiler of PyTorch 2.6 cannot ask.
+# Known to have autocast. Others are asked each time, which the compiler of PyTorch 2.6 cannot do.
 _AUTOCAST = tuple(
     device
     for device in ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
@@ -91,7 +91,8 @@ def contract(
 def under_autocast(tensor: Tensor) -> bool:
     """Whether autocast is on for the tensor's device; some devices do not know it at all."""
     device = tensor.device.type
-    return device in _AUTOCAST and torch.is_autocast_enabled(device)
+    known = device in _AUTOCAST or torch.amp.is_autocast_available(device)
+    return known and torch.is_autocast_enabled(device)
 
 
 def plain_inference() -> bool:
