@@ -1,14 +1,14 @@
 """Learning one task after another without forgetting: task ids, chunked heads, one penalty.
 
-Task t is handwritten digits with their pixels in an order of its own. A hypernetwork reads the
-number of the task and writes, in chunks, the weights of the classifier for it. Tasks come one
-after the other, and images of old tasks never come back. What does come back is cheap: before a new
-task begins, the weights written for the old ones are noted, and the loss keeps them where they are
+Task t is handwritten digits with a permutation of the pixels of its own. A hypernetwork reads the
+task id and writes, in chunks, the weights of the classifier for it. Tasks come one after the other,
+and images of old tasks are never seen again. Instead, before a new task begins, the weights
+generated for the old tasks are stored, and a penalty keeps them where they are:
 
-    cross entropy of task t + beta / (t - 1) sum over old tasks s of |f(s) - weights noted for s|^2
+    cross entropy of task t + beta / (t - 1) sum over old tasks s of |f(s) - weights stored for s|^2
 
 ("Continual learning with hypernetworks", von Oswald and others, 2020; without their look-ahead).
-Beside it: the same hypernetwork with beta = 0, and one ordinary classifier that is fine-tuned.
+Compared with the same hypernetwork with beta = 0, and with one classifier that is fine-tuned.
 
     python examples/continual_learning.py [--smoke] [--out DIR] [--data-dir DIR] [--seed N]
 """
@@ -27,7 +27,7 @@ from weightloom.data import load_mnist_or_digits
 
 
 class Tasks:
-    """The same images for every task, the pixels of task t in the order ``orders[t]``."""
+    """The same images for every task, with the pixels of task t in the order ``orders[t]``."""
 
     def __init__(self, data, count, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -48,14 +48,14 @@ class Tasks:
 
 
 class TaskHypernetwork:
-    """Task ids -> classifiers, learned in sequence; ``beta`` is how firmly old ones are held."""
+    """Task ids -> classifiers, learned in sequence; ``beta`` weighs the penalty on old tasks."""
 
     def __init__(self, sizes, tasks, beta, chunk):
         encoder = nn.Embedding(tasks, 32)
         head = wl.ChunkedHead(size=chunk, embedding=32, hidden=64)
         self.hyper = wl.HyperNetwork(wl.mlp(sizes), encoder, head)
         self.beta = beta
-        self.noted = {}  # name -> [tasks so far, ...]: what must not change
+        self.stored = {}  # name -> [tasks so far, ...]: what must not change
 
     def parameters(self):
         return self.hyper.parameters()
@@ -65,18 +65,18 @@ class TaskHypernetwork:
 
     def begin(self, task):
         with torch.no_grad():
-            self.noted = self.hyper.weights(torch.arange(task)) if task else {}
+            self.stored = self.hyper.weights(torch.arange(task)) if task else {}
 
     def penalty(self, task):
         if not task or not self.beta:
             return 0.0
         now = self.hyper.weights(torch.arange(task))
-        moved = sum((now[name] - old).square().sum() for name, old in self.noted.items())
+        moved = sum((now[name] - old).square().sum() for name, old in self.stored.items())
         return self.beta / task * moved
 
 
 class OneClassifier:
-    """No hypernetwork: one classifier for all tasks, which goes on learning."""
+    """No hypernetwork: one classifier for all tasks, fine-tuned on each in turn."""
 
     def __init__(self, sizes):
         self.network = wl.mlp(sizes)
@@ -116,7 +116,7 @@ def learn_in_sequence(model, tasks, steps, rate, seed, name):
 
 
 def summary(matrix):
-    """Mean accuracy when just learned, mean accuracy at the end, and what was lost in between."""
+    """Mean accuracy right after learning, mean accuracy at the end, and the difference."""
     fresh, last = matrix.diagonal().mean().item(), matrix[-1].mean().item()
     return fresh, last, fresh - last
 

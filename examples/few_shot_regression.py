@@ -1,10 +1,10 @@
 """Few-shot regression: from a handful of points to the function, in one pass and without training.
 
-Every task is a function drawn from a Gaussian process, seen at a few noisy points. A hypernetwork
-reads the set of points and writes a network; a conditional neural process (CNP) averages codes of
-the points and hands them to one network for all tasks. Both learn equally many numbers. The floor
-is exact regression with the kernel that the tasks were drawn with, which on average nothing can
-beat; the ceiling is to predict 0, the mean of all tasks.
+Every task is a function sampled from a Gaussian process, observed at a few noisy points. A
+hypernetwork reads the set of points and writes a network. A conditional neural process (CNP)
+averages embeddings of the points and passes them to one network for all tasks. Both have equally
+many parameters. The lower reference is exact regression with the kernel of the process, which no
+method beats on average; the upper one is to predict 0, the mean of all tasks.
 
     python examples/few_shot_regression.py [--smoke] [--out DIR] [--seed N]
 """
@@ -30,7 +30,7 @@ def covariance(a, b):
 
 
 def draw_tasks(count, shots, queries, generator):
-    """New functions: what is seen [t, shots, 2], where to predict [t, queries, 1], the truth."""
+    """New tasks: observed points [t, shots, 2], where to predict [t, queries, 1], the truth."""
     x = 4 * torch.rand(count, shots + queries, generator=generator, dtype=torch.float64) - 2
     factor = torch.linalg.cholesky(covariance(x, x) + 1e-8 * torch.eye(shots + queries))
     white = torch.randn(count, shots + queries, 1, generator=generator, dtype=torch.float64)
@@ -41,7 +41,7 @@ def draw_tasks(count, shots, queries, generator):
 
 
 def exact(seen, x):
-    """The posterior mean of the process that the tasks were drawn from: the best there is."""
+    """The posterior mean of the process that the tasks were sampled from: the best possible."""
     places, values = seen.double().unbind(-1)
     gram = covariance(places, places) + NOISE**2 * torch.eye(places.shape[1])
     return covariance(x.squeeze(-1).double(), places) @ torch.linalg.solve(gram, values[..., None])

@@ -4,10 +4,10 @@ f reads log10 of the strength s and writes the network that minimises
 
     mean squared error on the training rows + s |weights|^2
 
-so that after one training the whole path of solutions is there, at every s, also between those
-that were seen. First for a linear network, where ridge regression gives every solution in closed
-form; then for a network with a hidden layer, beside networks trained one by one. The data are the
-442 patients of scikit-learn's diabetes set; s is chosen on validation rows and judged on test rows.
+so one training run gives the whole path of solutions, at every s, also between those seen in
+training. First for a linear network, where ridge regression gives every solution in closed form;
+then for a network with a hidden layer, compared with networks trained one by one. The data are the
+442 patients of scikit-learn's diabetes set; s is chosen on validation rows and tested on test rows.
 
     python examples/hyperparameter_conditioned.py [--smoke] [--out DIR] [--seed N]
 """
@@ -45,7 +45,7 @@ def load(seed, squares):
 
 
 def conditions(exponents):
-    """What f sees: exponents [k] around 0, [k, 1]. Encoders like numbers of order 1."""
+    """What f sees: exponents [k] scaled to numbers of order 1, [k, 1]."""
     return (exponents - (LOW + HIGH) / 2)[:, None]
 
 

@@ -1,10 +1,10 @@
 """An image as a network: a hypernetwork reads a small image and writes a function of the plane.
 
 f reads a digit at half its resolution and writes the weights of a coordinate network g, which maps
-a point (x, y) of the picture to its brightness. g can be sampled at any resolution, so it is asked
-for the full one, of which f has seen nothing. Beside it: an embedding network (one g for all
-images, which sees a code of the image next to the point) of equal primary size, bicubic
-enlargement, and the mean image. All errors are on images that no network was trained on.
+a point (x, y) of the picture to its brightness. g can be evaluated at any resolution: here at the
+full one, which f has not seen. Compared with an embedding network of equal primary size (one g for
+all images, which sees an embedding of the image beside the point), bicubic enlargement, and the
+mean image. All errors are on held-out images.
 
     python examples/implicit_images.py [--smoke] [--out DIR] [--data-dir DIR] [--seed N]
 """
@@ -26,8 +26,8 @@ from weightloom.training import Member, Settings, Split, train
 class Waves(nn.Module):
     """(x, y, rest) -> sines and cosines of x and y, then the rest. Nothing in it is learned.
 
-    A small network on bare coordinates draws blurs. The highest wave is one that the full
-    resolution can just carry.
+    A small network on plain coordinates draws blurs. The full resolution can just represent the
+    highest frequency.
     """
 
     def __init__(self, count):
@@ -81,7 +81,7 @@ def some_pixels(inputs, target, generator, count, side):
 
 @torch.no_grad()
 def draw(model, small, side):
-    """The functions of these conditions [b, p], sampled at side x side points: [b, side^2]."""
+    """The functions of these conditions [b, p], at side x side points: [b, side^2]."""
     return model(pixel_centres(side).expand(len(small), -1, -1), small).squeeze(-1)
 
 
@@ -93,7 +93,7 @@ def errors(drawn, images, side):
 
 @torch.no_grad()
 def between(hyper, first, last, side, frames):
-    """From one generated network to another, in a straight line through their weights."""
+    """Networks on the straight line between two generated ones, at side x side points."""
     ends = hyper.weights(torch.stack([first, last]))
     shares = torch.linspace(0, 1, frames)
     weights = {
@@ -154,8 +154,8 @@ def main(arguments=None):
         member = Member(model, Split((small,), data.train), seed=args.seed, augment=augment)
         train([member], settings, progress=name)
         size = wl.count_parameters(model)
-        found = errors(draw(model, small_test, side), data.test, side)
-        table[name] = (*found, size["primary"], size["trainable"])
+        measured = errors(draw(model, small_test, side), data.test, side)
+        table[name] = (*measured, size["primary"], size["trainable"])
     enlarged = F.interpolate(
         small_test.view(-1, 1, side // 2, side // 2), scale_factor=2, mode="bicubic"
     )
@@ -176,7 +176,7 @@ def main(arguments=None):
     print("\nWhat the hypernetwork writes now, layer by layer")
     print(wl.diagnose(hyper, pixel_centres(side).expand(50, -1, -1), small_test[:50]))
     labels = data.test_labels.tolist()
-    rows = [labels.index(digit) for digit in sorted(set(labels))]  # the first of each, unchosen
+    rows = [labels.index(digit) for digit in sorted(set(labels))]  # the first of each, not selected
     fine = 4 * side
     picture(
         args.out / "implicit_images.png",

@@ -2,10 +2,10 @@
 
 In the limit of infinite width a hypernetwork is a Gaussian process over (condition, point), and
 fitting it is one linear system. The condition is the upper half of a digit, the points are all
-pixels. There is nothing to train, and every prediction comes with a standard deviation. Is it
-right? The share of hidden pixels inside its 50, 80 and 95 percent intervals is counted, for the
-deviation as it is; rescaled at every pixel by what validation images show; and with the widths of
-intervals read off the validation images too (conformal). Beside it: the mean image, and the
+pixels. There is nothing to train, and every prediction comes with a standard deviation. Is that
+deviation calibrated? The share of hidden pixels inside the 50, 80 and 95 percent intervals is
+counted three times: with the deviation as it is, rescaled at every pixel on validation images, and
+with interval widths from validation images too (conformal). Compared with the mean image, and the
 lower half of the nearest neighbour.
 
     python examples/kernel_inpainting.py [--smoke] [--out DIR] [--data-dir DIR] [--seed N]

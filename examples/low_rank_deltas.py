@@ -1,10 +1,10 @@
 """Low-rank changes of a pretrained network, written for each condition.
 
-A classifier is trained on upright digits. Turned digits it reads badly. The condition is the angle;
-a hypernetwork with a delta head writes, for every angle, a change of rank 8 to each layer of the
-pretrained network, which itself stays as it is. At the start the change is exactly zero. The
-ordinary way is to fine-tune a copy of all weights for every angle. Both see the same few labelled
-images at the same eight angles; only the hypernetwork can be asked about angles in between.
+A classifier trained on upright digits reads rotated digits badly. The condition is the angle. A
+hypernetwork with a delta head writes, for every angle, a change of rank 8 to each layer of the
+pretrained network, which is frozen. At the start the change is exactly zero. The usual method is
+to fine-tune a copy of all weights for every angle. Both see the same few labelled images at the
+same eight angles; only the hypernetwork can be used at angles in between.
 
     python examples/low_rank_deltas.py [--smoke] [--out DIR] [--data-dir DIR] [--seed N]
 """
@@ -23,13 +23,13 @@ from weightloom.training import Member, Settings, Split, train
 
 
 def conditions(degrees):
-    """What f sees of angles [b]: cosine and sine, so that 360 is 0 again: [b, 2]."""
+    """What f sees of angles [b]: cosine and sine, so that 360 equals 0, [b, 2]."""
     radians = torch.deg2rad(degrees)
     return math.sqrt(2) * torch.stack([radians.cos(), radians.sin()], dim=1)
 
 
 def turned(images, labels, degrees, count, generator):
-    """``count`` random images turned by one angle, with their labels."""
+    """``count`` random images rotated by one angle, with their labels."""
     rows = torch.randperm(len(images), generator=generator)[:count]
     return rotate(images[rows], torch.full((len(rows),), float(degrees))), labels[rows]
 
@@ -60,7 +60,7 @@ def adapter(network, rank):
 
 
 def largest_change(hyper, network, degrees):
-    """Between the network written for this angle and the pretrained one, over all weights."""
+    """The largest change of any weight between the pretrained network and that of this angle."""
     written = hyper.materialize(conditions(torch.tensor([float(degrees)]))[0]).state_dict()
     given = network.state_dict()
     return max((written[name] - given[name]).abs().max().item() for name in given)
@@ -78,15 +78,15 @@ def fine_tuned(network, tasks, epochs, seed):
     )
     copies = [copy.deepcopy(network) for _ in tasks]
     members = [
-        Member(one, Split((images,), labels), seed=seed)
-        for one, (images, labels) in zip(copies, tasks.values(), strict=True)
+        Member(model, Split((images,), labels), seed=seed)
+        for model, (images, labels) in zip(copies, tasks.values(), strict=True)
     ]
     train(members, settings, progress="fine-tuning copies")
     return dict(zip(tasks, copies, strict=True))
 
 
 def adapt(hyper, tasks, epochs, seed):
-    """One hypernetwork for all angles: every row is an image with the angle it was turned by."""
+    """One hypernetwork for all angles: every row is an image with the angle of its rotation."""
     settings = Settings(
         epochs=epochs,
         batch_size=64,

@@ -1,10 +1,10 @@
-"""The slow, plain road: one condition after the other with torch.func.functional_call."""
+"""The slow, plain oracle: one condition after the other with torch.func.functional_call."""
 
 import torch
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
-from weightloom.weights.recurrent import forget_weights
+from weightloom.hyper.rows.functional import forget_weights
 
 
 def loop(hyper, x, condition, *args, **kwargs):

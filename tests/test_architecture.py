@@ -1,85 +1,180 @@
-"""The levels of the architecture, held by reading the imports; and a light `import weightloom`."""
+"""The architecture, held by reading the sources: levels, edges, names of files and classes."""
 
 import ast
-import subprocess
-import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "weightloom"
+import pytest
 
-LEVELS = {
-    "errors": 0, "files": 0,
-    "weights": 1, "linalg": 1,
-    "models": 2, "kernels": 2, "symmetry": 2, "bounds": 2, "construct": 2, "data": 2,
-    "training": 3, "lab": 4, "experiments": 5, "verify": 5, "web": 6, "cli": 7,
-}  # fmt: skip
+from tests import architecture as table
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    "weightloom": ROOT / "src" / "weightloom",
+    "weightloom_papers": ROOT / "papers" / "src" / "weightloom_papers",
+}
+TESTS = {"weightloom": ROOT / "tests", "weightloom_papers": ROOT / "papers" / "tests"}
+LEVELS = {"weightloom": table.LEVELS, "weightloom_papers": table.PAPERS_LEVELS}
+EDGES = {"weightloom": table.EDGES, "weightloom_papers": table.PAPERS_EDGES}
+PACKAGES = pytest.mark.parametrize("package", SOURCES)
+
+#: Layers and parameters of the papers' own objects that share a name on purpose: none so far.
+SHARED_CLASS_NAMES: set[str] = set()
 
 
 def imports(path):
-    """Every weightloom module that a file imports, also inside functions."""
+    """Every module that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative imports hide the level"
-            yield node.module
-            if node.module == "weightloom":
-                yield from (f"weightloom.{alias.name}" for alias in node.names)
+            if node.module in SOURCES:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
 
 
-def violations(files):
-    found = []
-    for path, folder in files:
-        for name in imports(path):
-            parts = name.split(".")
-            if parts[0] != "weightloom" or len(parts) == 1 or parts[1] not in LEVELS:
-                continue
-            if parts[1] != folder and LEVELS[parts[1]] >= LEVELS[folder]:
-                found.append(f"{folder}/{path.name} imports {name}")
-    return found
-
-
-def sources():
-    for path in sorted(SOURCE.rglob("*.py")):
-        folder = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def sources(package):
+    """(file, folder or module at the top of the package)"""
+    for path in sorted(SOURCES[package].rglob("*.py")):
+        folder = path.relative_to(SOURCES[package]).parts[0].removesuffix(".py")
         if folder not in ("__init__", "__main__"):
             yield path, folder
 
 
-def test_every_folder_has_a_level():
-    assert {folder for _, folder in sources()} <= set(LEVELS)
+def violations(package, files):
+    levels, edges = LEVELS[package], EDGES[package]
+    bad = []
+    for path, folder in files:
+        for name in imports(path):
+            top, _, rest = name.partition(".")
+            target = rest.partition(".")[0]
+            if top != package or target not in levels or target == folder:
+                continue
+            level, own = levels[target], levels[folder]
+            if level > own or (level == own and target not in edges.get(folder, ())):
+                bad.append(f"{folder}/{path.name} imports {name}")
+    return bad
 
 
-def test_imports_go_down():
-    assert violations(sources()) == []
+@PACKAGES
+def test_every_folder_has_a_level(package):
+    assert {folder for _, folder in sources(package)} == set(LEVELS[package])
 
 
-def test_the_check_can_fail(tmp_path):
+@PACKAGES
+def test_imports_go_down_or_along_declared_edges(package):
+    assert violations(package, sources(package)) == []
+
+
+@PACKAGES
+def test_declared_edges_are_used(package):
+    used = {
+        (folder, name.split(".")[1])
+        for path, folder in sources(package)
+        for name in imports(path)
+        if name.startswith(f"{package}.")
+    }
+    declared = {
+        (folder, target) for folder, targets in EDGES[package].items() for target in targets
+    }
+    assert declared <= used
+
+
+@PACKAGES
+def test_edges_join_siblings_without_cycles(package):
+    levels, left = LEVELS[package], {name: set(to) for name, to in EDGES[package].items()}
+    assert all(levels[a] == levels[b] for a, targets in left.items() for b in targets)
+    while left:
+        free = [name for name in left if not left[name] & set(left)]
+        assert free, f"these import each other: {sorted(left)}"
+        for name in free:
+            del left[name]
+
+
+def test_the_library_does_not_know_the_papers():
+    for path, _ in sources("weightloom"):
+        assert not [name for name in imports(path) if name.startswith("weightloom_papers")], path
+
+
+def test_the_check_of_imports_can_fail(tmp_path):
     path = tmp_path / "bad.py"
-    path.write_text("def f():\n    from weightloom import models\n")
-    assert violations([(path, "weights")]) == ["weights/bad.py imports weightloom.models"]
+    path.write_text("def f():\n    from weightloom import hyper\n")
+    assert violations("weightloom", [(path, "networks")]) == [
+        "networks/bad.py imports weightloom.hyper"
+    ]
     path.write_text("import weightloom.kernels.tower\n")
-    assert violations([(path, "models")]) == ["models/bad.py imports weightloom.kernels.tower"]
+    assert violations("weightloom", [(path, "bounds")]) == [
+        "bounds/bad.py imports weightloom.kernels.tower"
+    ]
 
 
-def test_import_is_light_and_has_no_side_effects():
-    code = """
-import sys, os, torch, numpy, random
-before, env = set(sys.modules), dict(os.environ)
-seed, threads = torch.initial_seed(), torch.get_num_threads()
-import weightloom
-tops = {name.partition(".")[0] for name in set(sys.modules) - before}
-allowed = {"weightloom", "torch", "numpy"} | set(sys.stdlib_module_names)
-assert tops <= allowed, tops - allowed
-assert dict(os.environ) == env
-assert torch.initial_seed() == seed and torch.get_num_threads() == threads
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def families(folder):
+    """Prefixes that three or more files of one folder share."""
+    stems = defaultdict(Counter)
+    for path in folder.rglob("*.py"):
+        stem = path.stem.removeprefix("test_")
+        if "_" in stem.strip("_"):
+            stems[path.parent][stem.split("_")[0]] += 1
+    return [
+        f"{parent.relative_to(ROOT)}/{prefix}_*"
+        for parent, counts in stems.items()
+        for prefix, count in counts.items()
+        if count >= 3
+    ]
 
 
-def test_public_names_exist():
-    import weightloom as wl
+@pytest.mark.parametrize("folder", [*SOURCES.values(), *TESTS.values()], ids=lambda f: f.name)
+def test_a_family_of_files_is_a_folder(folder):
+    assert families(folder) == []
 
-    for name in wl.__all__:
-        assert getattr(wl, name) is not None
+
+def public_names(init):
+    for node in ast.parse(init.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return {item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)}
+    return set()
+
+
+def own_objects(init):
+    """Names of ``__all__`` that are not modules of the package itself."""
+    modules = set()
+    package = ".".join(init.parent.parts[init.parent.parts.index("src") + 1 :])
+    for node in ast.walk(ast.parse(init.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == package:
+            modules |= {alias.name for alias in node.names}
+    return public_names(init) - modules
+
+
+@PACKAGES
+def test_no_module_has_the_name_of_something_its_package_exports(package):
+    clashes = []
+    for init in SOURCES[package].rglob("__init__.py"):
+        stems = {path.stem for path in init.parent.iterdir() if path.suffix in ("", ".py")}
+        if init.parent == SOURCES[package]:
+            stems -= {path.name for path in init.parent.iterdir() if path.is_dir()}
+        clashes += [f"{init.parent.relative_to(ROOT)}: {n}" for n in stems & own_objects(init)]
+    assert clashes == []
+
+
+def test_class_names_are_used_once():
+    homes = defaultdict(list)
+    for root in SOURCES.values():
+        for path in root.rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    homes[node.name].append(str(path.relative_to(ROOT)))
+    twice = {name: where for name, where in homes.items() if len(where) > 1}
+    assert {name: twice[name] for name in sorted(twice) if name not in SHARED_CLASS_NAMES} == {}
+
+
+@PACKAGES
+def test_files_have_one_idea(package):
+    """Guides of size: 400 lines, with a little room for tables."""
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in SOURCES[package].rglob("*.py")
+        if (count := len(path.read_text().splitlines())) > 430
+    }
+    assert long == {}

@@ -12,12 +12,17 @@ from pathlib import Path
 import pytest
 
 import weightloom
+import weightloom_papers
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "papers/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 MODULES = [
     module.name
-    for module in pkgutil.walk_packages(weightloom.__path__, "weightloom.")
+    for package in (weightloom, weightloom_papers)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not module.name.endswith("__main__")
 ]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -108,13 +113,13 @@ def test_tests_that_are_named_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_in_pages_exist(page):
-    """`wl.something` in the text is something that weightloom has."""
+    """`wl.something` in the text is a name of weightloom."""
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
     for path in re.findall(r"`wl\.([\w.]+?)\.?(?:\([^`]*\))?`", text):
-        found = weightloom
+        value = weightloom
         for part in path.split("."):
-            found = getattr(found, part, None)
-            assert found is not None, f"wl.{path}"
+            value = getattr(value, part, None)
+            assert value is not None, f"wl.{path}"
 
 
 #: Snippets of other libraries, and the environments that have them (see benchmarks/README.md).

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from weightloom import files
-from weightloom.files import described, own_version, whole
+from weightloom.files import atomic_write, own_version, read_safetensors
 
 
 def names(folder):
@@ -19,7 +19,7 @@ def names(folder):
 def test_nothing_is_seen_before_all_is_written(tmp_path):
     path = tmp_path / "report.txt"
     path.write_text("old")
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -35,7 +35,7 @@ def test_what_fails_leaves_the_old_file(tmp_path, error):
         part.write_text("half of the n")
         raise error
 
-    with pytest.raises(error), whole(path) as part:
+    with pytest.raises(error), atomic_write(path) as part:
         write(part)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["report.txt"]
@@ -48,7 +48,7 @@ def test_a_full_disk_is_met_before_the_old_file_goes(tmp_path, monkeypatch):
     path = tmp_path / "report.txt"
     path.write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"), whole(path) as part:
+    with pytest.raises(OSError, match="No space left"), atomic_write(path) as part:
         part.write_text("new")
     assert path.read_text() == "old"
     assert names(tmp_path) == ["report.txt"]
@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
         real(number)
 
     monkeypatch.setattr(os, "fsync", only_files)
-    with whole(tmp_path / "report.txt") as part:
+    with atomic_write(tmp_path / "report.txt") as part:
         part.write_text("new")
     assert (tmp_path / "report.txt").read_text() == "new"
 
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
 def test_files_can_be_read_by_whoever_may(tmp_path):
     plain, path = tmp_path / "plain", tmp_path / "weights.safetensors"
     plain.touch()
-    with whole(path) as part:
+    with atomic_write(path) as part:
         save_file({"w": torch.ones(2)}, part)
         part.chmod(0o600)
     assert path.stat().st_mode == plain.stat().st_mode
@@ -80,7 +80,7 @@ def test_files_can_be_read_by_whoever_may(tmp_path):
 def test_a_part_that_was_left_is_written_over(tmp_path):
     path, part = tmp_path / "run", tmp_path / "run.part"
     part.write_text("left by a crash, and longer than what comes now")
-    with whole(path, part) as given:
+    with atomic_write(path, part) as given:
         assert given == part
         part.write_text("new")
     assert path.read_text() == "new"
@@ -90,11 +90,11 @@ def test_a_part_that_was_left_is_written_over(tmp_path):
 def test_values_and_tensors_come_back(tmp_path):
     path = tmp_path / "file.safetensors"
     save_file({"w": torch.arange(3.0)}, path, metadata={"about": json.dumps({"rate": 0.1})})
-    about, tensors = described(path, "about")
+    about, tensors = read_safetensors(path, "about")
     assert about == {"rate": 0.1}
     assert torch.equal(tensors["w"], torch.arange(3.0))
     with pytest.raises(KeyError):
-        described(path, "other")
+        read_safetensors(path, "other")
 
 
 def test_a_source_tree_has_no_version(monkeypatch):

@@ -57,12 +57,12 @@ class Loads(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.found = []
+        self.addresses = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         if address := dict(attrs).get(LOADED.get(tag)):
-            self.found.append(address)
+            self.addresses.append(address)
 
 
 def foreign(addresses):
@@ -73,7 +73,7 @@ def nothing_is_loaded_from_another_host(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 40
     for page in pages:
-        loads = Loads(page.read_text()).found
+        loads = Loads(page.read_text()).addresses
         assert loads, page  # at least its style
         assert not foreign(loads), page
     for sheet in site.rglob("*.css"):
@@ -86,7 +86,7 @@ def test_other_hosts_are_noticed():
     page = (
         '<link rel="stylesheet" href="//cdn.example/a.css"><script src="https://x.y/z.js"></script>'
     )
-    assert foreign(Loads(page + '<img src="images/a.png">').found) == [
+    assert foreign(Loads(page + '<img src="images/a.png">').addresses) == [
         "//cdn.example/a.css",
         "https://x.y/z.js",
     ]
@@ -105,8 +105,8 @@ def every_public_name_has_its_entry(site):
 
 
 def names_in_guides_are_links(site):
-    text = (site / "theory.html").read_text()
-    assert 'href="api/bounds.html#weightloom.bounds.parameter_rates"' in text
+    text = (site / "papers" / "theory.html").read_text()
+    assert 'href="../api/bounds.html#weightloom.bounds.parameter_rates"' in text
 
 
 def test_every_folder_has_a_page():
@@ -117,13 +117,13 @@ def test_every_folder_has_a_page():
 
 
 def test_docstrings_become_markdown():
-    docstrings = tools("docstrings")
-    example = docstrings.fence("Says two.\n\n>>> 1 + 1\n2\n\nMore.")
+    markup = tools("markup")
+    example = markup.fence("Says two.\n\n>>> 1 + 1\n2\n\nMore.")
     assert example == "Says two.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore."
-    arguments = docstrings.itemise("Takes:\n    a: one,\n        or two\n    b: three\n\nMore.")
+    arguments = markup.itemise("Takes:\n    a: one,\n        or two\n    b: three\n\nMore.")
     assert arguments == "Takes:\n\n- `a`: one,\n        or two\n- `b`: three\n\nMore."
     formula = "Is:\n\n    a = b: c"
-    assert docstrings.itemise(formula) == formula
+    assert markup.itemise(formula) == formula
 
 
 def test_groups_are_the_list_and_its_comments(tmp_path, monkeypatch):
@@ -133,6 +133,6 @@ def test_groups_are_the_list_and_its_comments(tmp_path, monkeypatch):
         '"""Things."""\n# not this one\n__all__ = [\n    # first ones\n    "a",\n    "b",\n'
         '    # more,\n    # on two lines\n    "c",\n]\n'
     )
-    monkeypatch.setattr(api, "SOURCE", tmp_path)
-    found = [(group.heading, group.names) for group in api.groups("things")]
-    assert found == [("first ones", ["a", "b"]), ("more, on two lines", ["c"])]
+    monkeypatch.setattr(api, "SOURCES", [tmp_path])
+    pairs = [(group.heading, group.names) for group in api.groups("things")]
+    assert pairs == [("first ones", ["a", "b"]), ("more, on two lines", ["c"])]

@@ -1,29 +1,124 @@
 """weightloom: networks whose weights are written by other networks.
 
+Importing this package imports nothing else. Folders and names are loaded when they are first used.
+
 >>> import weightloom as wl
 >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
 >>> hyper.spec.size
 65
 """
 
-from weightloom import bounds, construct, errors, kernels, linalg, models, symmetry, weights
-from weightloom.models import *  # noqa: F403
-from weightloom.models import __all__ as _models
-from weightloom.weights import WeightSpec, shared
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weightloom import (
+        bounds,
+        construct,
+        data,
+        demo,
+        errors,
+        hyper,
+        kernels,
+        linalg,
+        networks,
+        symmetry,
+        training,
+        web,
+    )
+    from weightloom.hyper import (
+        CallPlan,
+        ChunkedHead,
+        ConditionalNeuralProcess,
+        DeltaHead,
+        Diagnosis,
+        EmbeddingNetwork,
+        FullHead,
+        Head,
+        HyperNetwork,
+        LowRankHead,
+        PerLayerHead,
+        SetEncoder,
+        count_parameters,
+        diagnose,
+        export,
+        load,
+        matched_pair,
+        mlp,
+        shared,
+    )
+    from weightloom.networks import WeightSpec
 
 __version__ = "0.1.0"
 
+# Written out for type checkers. A test compares it with the lists of the folders.
 __all__ = [
-    "WeightSpec",
     "__version__",
+    # networks that take a condition
+    "HyperNetwork",
+    "EmbeddingNetwork",
+    "ConditionalNeuralProcess",
+    # parts
+    "mlp",
+    "SetEncoder",
+    # heads: how weights are generated
+    "Head",
+    "FullHead",
+    "LowRankHead",
+    "ChunkedHead",
+    "PerLayerHead",
+    "DeltaHead",
+    # which weights are generated
+    "WeightSpec",
+    "shared",
+    # sizes
+    "count_parameters",
+    "matched_pair",
+    # diagnosis
+    "diagnose",
+    "Diagnosis",
+    "CallPlan",
+    # saving
+    "export",
+    "load",
+    # folders
+    "networks",
+    "linalg",
+    "hyper",
+    "kernels",
+    "symmetry",
     "bounds",
     "construct",
+    "data",
+    "training",
+    "demo",
+    "web",
     "errors",
-    "kernels",
-    "linalg",
-    "models",
-    "shared",
-    "symmetry",
-    "weights",
-    *_models,
 ]
+
+_FOLDERS = frozenset(
+    {
+        "bounds", "construct", "data", "demo", "errors", "hyper", "kernels", "linalg", "networks",
+        "symmetry", "training", "web",
+    }
+)  # fmt: skip
+#: Names that are not in hyper.
+_ELSEWHERE = {"WeightSpec": "networks"}
+
+
+if not TYPE_CHECKING:  # with this a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _FOLDERS:
+            return import_module(f"weightloom.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'weightloom' has no attribute {name!r}")
+        folder = import_module(f"weightloom.{_ELSEWHERE.get(name, 'hyper')}")
+        value = globals()[name] = getattr(folder, name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

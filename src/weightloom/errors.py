@@ -1,7 +1,7 @@
 """The exceptions users meet. Each message says what was seen, what was wanted and what to do.
 
-Every class also derives from the built-in exception that a reader would expect, so
-``except ValueError`` keeps working for people who do not know these names.
+Every class also derives from the matching built-in exception, so ``except ValueError`` works for
+people who do not know these names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "ConvergenceError",
-    "CorruptRowWarning",
-    "EngineError",
     "HeadError",
     "KernelError",
     "MemoryLimitError",
@@ -23,10 +21,6 @@ __all__ = [
     "PatternError",
     "ShapeError",
     "SlowPathWarning",
-    "StoreError",
-    "StoreFullError",
-    "StoreLockedError",
-    "StoreVersionError",
     "TrainingError",
     "UnsupportedModuleError",
     "WeightloomError",
@@ -58,7 +52,7 @@ class NonFiniteWeightsError(WeightloomError, ArithmeticError):
 
 
 class CertificateError(WeightloomError, ArithmeticError):
-    """A proven bound that the network in hand does not keep; the message shows where."""
+    """A proven bound that a given network violates; the message shows where."""
 
 
 class CheckpointError(WeightloomError, RuntimeError):
@@ -70,15 +64,15 @@ class KernelError(WeightloomError, ValueError):
 
 
 class MemoryLimitError(WeightloomError, MemoryError):
-    """Work that would need more memory than there is, or than was allowed; nothing was started."""
+    """Work that needs more memory than there is, or than was allowed. It was not started."""
 
 
 class NotPositiveDefiniteError(WeightloomError, ArithmeticError):
-    """A matrix that has no Cholesky factor, even after a little was added to its diagonal."""
+    """A matrix that has no Cholesky factor, even with a small multiple of the identity added."""
 
 
 class ConvergenceError(WeightloomError, RuntimeError):
-    """An iteration that stopped before the tolerance; `solution` holds the best that it found."""
+    """An iteration that stopped before the tolerance; `solution` holds the best iterate."""
 
     def __init__(self, message: str, solution: object = None) -> None:
         super().__init__(message)
@@ -90,27 +84,7 @@ class ConfigError(WeightloomError, ValueError):
 
 
 class TrainingError(WeightloomError, ValueError):
-    """Settings or members that cannot be trained as they are."""
-
-
-class StoreError(WeightloomError, RuntimeError):
-    """A store of results that cannot be read or written."""
-
-
-class StoreVersionError(StoreError):
-    """A store that a newer weightloom has written."""
-
-
-class StoreLockedError(StoreError):
-    """A store that another process does not let go of."""
-
-
-class StoreFullError(StoreError):
-    """A store that cannot grow: the disk is full."""
-
-
-class EngineError(WeightloomError, RuntimeError):
-    """Workers or a cluster that cannot be started or reached."""
+    """Settings or members (models trained together) that cannot be trained as given."""
 
 
 class OutputError(WeightloomError, OSError):
@@ -118,12 +92,8 @@ class OutputError(WeightloomError, OSError):
 
 
 class MissingDependencyError(WeightloomError, ImportError):
-    """An optional package that is needed for what was asked."""
+    """An optional package that is not installed and is needed here."""
 
 
 class SlowPathWarning(UserWarning):
     """Something runs in a loop (over conditions, over members) because it has no batched form."""
-
-
-class CorruptRowWarning(UserWarning):
-    """A row of the store that cannot be read; it is named and left out."""

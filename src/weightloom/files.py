@@ -1,31 +1,58 @@
-"""Files that are there whole or not at all, and what is written in all of them."""
+"""Files that are there whole or not at all, folders to write into, and our own version."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightloom.errors import OutputError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["described", "own_version", "whole"]
+__all__ = ["atomic_write", "check_folder", "own_version", "read_safetensors"]
+
+
+def check_folder(folder: Path, option: str) -> Path:
+    """Create ``folder`` if it is missing, check that files can be written to it, and return it.
+
+    Commands call this before they compute anything, so that no result is lost at the end.
+    ``option`` is the beginning of the error message, such as ``--out``.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(
+            f"{option} {folder} is a file, and a folder is wanted; choose another name or remove "
+            "the file"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"weightloom")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"{option} {folder} cannot be written to ({reason[:1].lower()}{reason[1:]}); choose a "
+            "folder you may write in"
+        ) from error
+    return folder
 
 
 @contextlib.contextmanager
-def whole(path: Path, part: Path | None = None) -> Iterator[Path]:
-    """Gives a path to write to, and moves what was written there to ``path`` in one step.
+def atomic_write(path: Path, part: Path | None = None) -> Iterator[Path]:
+    """A temporary path to write to; it replaces ``path`` in one step when the block ends.
 
-    Until then, and if anything is raised, what was at ``path`` stays as it was. ``part`` lies
-    beside ``path``; left out, every process has its own.
+    Until then, and if the block raises, ``path`` stays as it was. The temporary file is ``part``
+    (on the same file system); by default it is beside ``path``, with a name for each process.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
-    >>> with whole(path) as part:
+    >>> with atomic_write(path) as part:
     ...     _ = part.write_text("all of it")
     >>> path.read_text()
     'all of it'
@@ -35,13 +62,13 @@ def whole(path: Path, part: Path | None = None) -> Iterator[Path]:
         part.touch()
         mode = part.stat().st_mode
         yield part
-        part.chmod(mode)  # safetensors makes files that only their owner can read
+        part.chmod(mode)  # safetensors creates files that only their owner can read
         with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not every file system lets a folder be synced
+    with contextlib.suppress(OSError):  # some file systems cannot sync folders
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -49,10 +76,10 @@ def whole(path: Path, part: Path | None = None) -> Iterator[Path]:
             os.close(folder)
 
 
-def described(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The values that a safetensors file has under ``key``, as JSON, and its tensors.
+def read_safetensors(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The JSON values under ``key`` in the metadata of a safetensors file, and its tensors.
 
-    A file that is no such thing raises SafetensorError, OSError, KeyError or ValueError.
+    A file that has no such values raises SafetensorError, OSError, KeyError or ValueError.
     """
     from safetensors import safe_open
 
@@ -63,7 +90,7 @@ def described(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def own_version() -> str:
-    """The version of weightloom, for files that it writes."""
+    """The installed version of weightloom, for the metadata of files."""
     try:
         return version("weightloom")
     except PackageNotFoundError:  # a source tree on the path, not installed

@@ -17,11 +17,11 @@ errors = st.floats(1e-6, 0.9)
 
 def test_by_hand():
     """m1 = 2, m2 = 3, r = 1, eps = 1/10: powers of ten that can be read off."""
-    found = parameter_rates(2, 3, 1, 0.1)
+    result = parameter_rates(2, 3, 1, 0.1)
     wanted = {"plain": 5, "embedding": 5, "embedding_any": 4, "primary": 2}
-    assert {rate.method: round(rate.log10, 9) for rate in found.rates()} == wanted
-    assert found.primary.parameters == pytest.approx(100)
-    assert found.advantage == pytest.approx(100)  # 10^4 / 10^2
+    assert {rate.method: round(rate.log10, 9) for rate in result.rates()} == wanted
+    assert result.primary.parameters == pytest.approx(100)
+    assert result.advantage == pytest.approx(100)  # 10^4 / 10^2
     # r = 2: exponents halve, and the theorems on embeddings say nothing.
     smooth = parameter_rates(2, 3, 2, 0.1)
     assert {rate.method: rate.exponent for rate in smooth.rates()} == {"plain": 2.5, "primary": 1}
@@ -31,67 +31,67 @@ def test_by_hand():
 
 def test_theorem_6_by_hand():
     """w^(1 + m2/r) eps^-(m2/r) + w N_g with w = 3, m2 = 2, r = 1, N_g = eps^-1 = 10."""
-    found = parameter_rates(1, 2, 1, 0.1, selector=3)
-    assert found.total is not None
-    assert found.total.parameters == pytest.approx(3**3 * 10**2 + 3 * 10)
-    assert found.total.exponent == 2
+    result = parameter_rates(1, 2, 1, 0.1, selector=3)
+    assert result.total is not None
+    assert result.total.parameters == pytest.approx(3**3 * 10**2 + 3 * 10)
+    assert result.total.exponent == 2
 
 
 @given(dims, dims, st.integers(1, 4), errors, errors)
 def test_smaller_errors_need_more(m1, m2, r, a, b):
     low, high = sorted((a, b))
     fine, coarse = (parameter_rates(m1, m2, r, eps, selector=2) for eps in (low, high))
-    for one, other in zip(fine.rates(), coarse.rates(), strict=True):
-        assert one.method == other.method
-        assert one.log10 >= other.log10 - 1e-12
+    for first, second in zip(fine.rates(), coarse.rates(), strict=True):
+        assert first.method == second.method
+        assert first.log10 >= second.log10 - 1e-12
 
 
 @given(dims, dims, st.integers(1, 4), errors)
 def test_order_of_the_methods(m1, m2, r, eps):
     """g never needs more than its rivals; more dimensions never need less; smoother needs less."""
-    found = parameter_rates(m1, m2, r, eps)
-    rivals = [rate for rate in found.rates() if rate.method != "primary"]
-    assert all(found.primary.log10 <= rate.log10 + 1e-12 for rate in rivals)
+    result = parameter_rates(m1, m2, r, eps)
+    rivals = [rate for rate in result.rates() if rate.method != "primary"]
+    assert all(result.primary.log10 <= rate.log10 + 1e-12 for rate in rivals)
     if r == 1:
-        assert found.embedding_any.log10 <= found.embedding.log10 + 1e-12
+        assert result.embedding_any.log10 <= result.embedding.log10 + 1e-12
     wider = parameter_rates(m1, m2 + 1, r, eps)
-    assert wider.plain.log10 > found.plain.log10
-    assert wider.primary.log10 == found.primary.log10  # whatever the condition
-    assert parameter_rates(m1, m2, r + 1, eps).plain.log10 < found.plain.log10
+    assert wider.plain.log10 > result.plain.log10
+    assert wider.primary.log10 == result.primary.log10  # whatever the condition
+    assert parameter_rates(m1, m2, r + 1, eps).plain.log10 < result.plain.log10
 
 
 @given(dims, dims, st.integers(1, 3), errors, st.integers(1, 20))
 def test_slope_is_the_exponent(m1, m2, r, eps, w):
     """log parameters against log 1/eps, by a difference quotient at tiny errors."""
     near, far = (parameter_rates(m1, m2, r, e * 1e-9, selector=w) for e in (eps, eps / 10))
-    for one, other in zip(near.rates(), far.rates(), strict=True):
-        slope = other.log10 - one.log10
+    for first, second in zip(near.rates(), far.rates(), strict=True):
+        slope = second.log10 - first.log10
         # Theorem 6 is a sum of two powers: the smaller one still shows a little when they are near.
-        tolerance = 0.3 if one.method == "total" else 1e-6
-        assert slope == pytest.approx(one.exponent, abs=tolerance)
+        tolerance = 0.3 if first.method == "total" else 1e-6
+        assert slope == pytest.approx(first.exponent, abs=tolerance)
 
 
 def test_constants_multiply():
     plain = parameter_rates(1, 2, 1, 0.01, selector=2)
     scaled = parameter_rates(1, 2, 1, 0.01, 2, dict.fromkeys(METHODS, 7.0))
-    for one, other in zip(plain.rates(), scaled.rates(), strict=True):
-        assert other.parameters == pytest.approx(7 * one.parameters)
+    for first, second in zip(plain.rates(), scaled.rates(), strict=True):
+        assert second.parameters == pytest.approx(7 * first.parameters)
     assert any("it is 1 here" in text for text in plain.assumptions)
     assert any("it is the one given" in text for text in scaled.assumptions)
 
 
 def test_huge_numbers_stay_finite_as_logarithms():
-    found = parameter_rates(400, 400, 1, 1e-3)
-    assert found.plain.log10 == pytest.approx(2400)
-    assert found.plain.parameters == math.inf
-    assert math.isfinite(found.advantage)
+    result = parameter_rates(400, 400, 1, 1e-3)
+    assert result.plain.log10 == pytest.approx(2400)
+    assert result.plain.parameters == math.inf
+    assert math.isfinite(result.advantage)
 
 
 def test_assumptions_name_what_they_rest_on():
-    said = " ".join(parameter_rates(1, 1, 1, 0.1).assumptions)
+    text = " ".join(parameter_rates(1, 1, 1, 0.1).assumptions)
     for words in ("sup norm", "Assumptions 1 and 2", "very deep ReLU", "bounded spectral"):
-        assert words in said
-    assert "the theorems say nothing" in said  # about all of f
+        assert words in text
+    assert "the theorems say nothing" in text  # about all of f
     with_selector = " ".join(parameter_rates(1, 1, 1, 0.1, selector=4).assumptions)
     assert "h of w = 4 numbers" in with_selector
     assert "a plain network that can multiply" in with_selector

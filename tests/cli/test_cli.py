@@ -10,7 +10,7 @@ import pytest
 
 import weightloom
 from weightloom.cli import main
-from weightloom.experiments.demo import run as running
+from weightloom.demo import training as running
 
 
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_out_is_read_only(
     def refused(**kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("weightloom.lab.output.tempfile.TemporaryFile", refused)
+    monkeypatch.setattr("weightloom.files.tempfile.TemporaryFile", refused)
     assert main(["demo", "--smoke", "--out", str(tmp_path)]) == 2
     assert f"--out {tmp_path} cannot be written to (permission denied)" in capsys.readouterr().err
 
@@ -133,7 +133,7 @@ def test_import_is_light() -> None:
     code = (
         "import sys, weightloom, weightloom.cli; "
         "print([m for m in ('sklearn', 'matplotlib', 'jinja2.ext', "
-        "'weightloom.experiments') if m in sys.modules])"
+        "'weightloom_papers.experiments') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

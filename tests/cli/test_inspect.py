@@ -51,7 +51,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
 def test_a_huge_network_is_not_searched_and_the_table_says_so(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["weightloom.bounds.report"], "HUGE", 10)
+    monkeypatch.setattr(sys.modules["weightloom.bounds.network_report"], "HUGE", 10)
     net = mlp()
     out = run(capsys, save(net, tmp_path / "a.safetensors"))
     upper = float(report(net).lipschitz["2"].upper)
@@ -88,15 +88,15 @@ def test_one_file(tmp_path: Path, capsys: Capture) -> None:
 def test_json(tmp_path: Path, capsys: Capture) -> None:
     net = mlp(nn.Tanh)
     path = save(net, tmp_path / "a.safetensors")
-    found = json.loads(run(capsys, path, "--json", "--activation", "tanh"))
-    (one,) = found["networks"]
-    assert found["equivalence"] is None
-    assert one["fingerprint"] == fingerprint(net)
-    assert one["layers"] == ["0", "2", "4"]
-    assert one["normality"]["normal"] is True
+    answer = json.loads(run(capsys, path, "--json", "--activation", "tanh"))
+    (network,) = answer["networks"]
+    assert answer["equivalence"] is None
+    assert network["fingerprint"] == fingerprint(net)
+    assert network["layers"] == ["0", "2", "4"]
+    assert network["normality"]["normal"] is True
     expected = report(net)
-    assert one["bounds"]["log_group_order"] == expected.log_group_order
-    assert one["bounds"]["lipschitz"]["1"]["log_upper"] == expected.lipschitz["1"].upper.log
+    assert network["bounds"]["log_group_order"] == expected.log_group_order
+    assert network["bounds"]["lipschitz"]["1"]["log_upper"] == expected.lipschitz["1"].upper.log
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "sigmoid", "gelu"])
@@ -114,15 +114,15 @@ def test_same_and_different(name: str, dtype: torch.dtype, tmp_path: Path, capsy
     c = save(twin, tmp_path / "c.safetensors")
     out = run(capsys, a, c, *options, code=1)
     assert out.startswith("DIFFERENT")
-    found = json.loads(run(capsys, a, c, *options, "--json", code=1))["equivalence"]
-    assert found["same"] is False
-    assert found["mismatch"]
+    equivalence = json.loads(run(capsys, a, c, *options, "--json", code=1))["equivalence"]
+    assert equivalence["same"] is False
+    assert equivalence["mismatch"]
     assert run(capsys, a, c, *options, "--tolerance", "0.5").startswith("SAME")
     with torch.no_grad():
         twin[4].bias[0] += 0.1  # every output sees it
     d = save(twin, tmp_path / "d.safetensors")
-    found = json.loads(run(capsys, a, d, *options, "--json", code=1))["equivalence"]
-    assert found["output_deviation"] > 1e-3
+    equivalence = json.loads(run(capsys, a, d, *options, "--json", code=1))["equivalence"]
+    assert equivalence["output_deviation"] > 1e-3
 
 
 def test_the_activation_matters(tmp_path: Path, capsys: Capture) -> None:
@@ -260,7 +260,7 @@ def test_module(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
         ("no_such_package:net", "importing no_such_package failed with ModuleNotFoundError"),
     ],
 )
-def test_module_complaints(spec: str, message: str, tmp_path: Path, capsys: Capture) -> None:
+def test_module_errors(spec: str, message: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "nets.py").write_text(RESIDUAL)
     a = save(mlp(), tmp_path / "a.safetensors")
     given = spec.format("nets" if spec == "{}" else tmp_path / "nets.py")

@@ -20,11 +20,11 @@ def test_it_says_where_it_is_answers_and_ends(tmp_path):
         command + options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        said = process.stdout.readline()
+        messages = process.stdout.readline()
         address = re.fullmatch(
-            r"The page is at (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", said
+            r"The page is at (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", messages
         )
-        assert address, said
+        assert address, messages
         with urllib.request.urlopen(address[1], timeout=120) as page:
             assert b"weightloom" in page.read()
         process.send_signal(signal.SIGINT)
@@ -41,9 +41,9 @@ def test_a_port_that_is_taken(capsys):
         other.listen()
         port = other.getsockname()[1]
         assert main(["serve", "--port", str(port), "--no-browser"]) == 2
-    said = capsys.readouterr().err
-    assert f"cannot listen at 127.0.0.1, port {port}" in said
-    assert "--port 0 takes any that is free" in said
+    messages = capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1, port {port}" in messages
+    assert "--port 0 takes any free one" in messages
 
 
 @pytest.mark.parametrize("port", ["-1", "70000", "http"])
@@ -56,7 +56,7 @@ def test_ports_that_are_none(port, capsys):
 
 def test_an_address_that_is_not_ours(capsys):
     assert main(["serve", "--host", "192.0.2.1", "--port", "0", "--no-browser"]) == 2
-    assert "cannot listen at 192.0.2.1" in capsys.readouterr().err
+    assert "cannot listen on 192.0.2.1" in capsys.readouterr().err
 
 
 def test_addresses_are_written_as_browsers_want_them():

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from weightloom.cli import main
-from weightloom.experiments.modularity.rates_constructive import measure
-from weightloom.lab import Result, Run, Store
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -57,7 +55,7 @@ def test_smooth_targets_have_no_embedding_line(capsys: pytest.CaptureFixture[str
     assert "say nothing for r = 2" in " ".join(out.split())
 
 
-def test_little_difference_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_little_difference_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "--m1", "1", "--m2", "1", "--eps", "0.9")
     assert "gains little" in " ".join(out.split())
 
@@ -83,53 +81,6 @@ def test_bad_numbers(
 BASE = ["size", "--m1", "1", "--m2", "1", "--eps", "0.1"]
 
 
-def test_calibrate_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = tmp_path / "none.sqlite"
-    assert main([*BASE, "--calibrate", "--store", str(missing)]) == 2
-    err = capsys.readouterr().err
-    assert f"there is no store at {missing}" in err
-    assert "run `weightloom reproduce rates --scale laptop` first" in err
-    assert not missing.exists()
-
-
-def fill(path: Path) -> None:
-    """A store with a few real networks."""
-    with Store(path) as store:
-        for network in ("hypernetwork", "plain"):
-            for counts in (4, 8):
-                config = {
-                    "part": "constructive",
-                    "target": "bump",
-                    "shape": "tent",
-                    "m1": 1,
-                    "m2": 1,
-                    "network": network,
-                    "pieces": counts // 2,
-                    "counts": counts,
-                    "points": 1000,
-                }
-                made = Run("rates", config, 0)
-                store.add(Result(made, measure(made.config, 0)))
-
-
-def test_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "results.sqlite"
-    with Store(path):
-        pass
-    assert main([*BASE, "--calibrate", "--store", str(path)]) == 2
-    assert "the store has no networks of the experiment rates" in capsys.readouterr().err
-    fill(path)
-    out = run(capsys, *BASE[1:], "--calibrate", "--store", str(path))
-    assert "Constants measured on 4 networks built by hand" in out
-    assert "not measured" in out  # the embedding that may grow
-    assert "it is the one given" in " ".join(out.split())
-    assert "built, rate of Theorem 5" in out
-    total = run(capsys, *BASE[1:], "--calibrate", "--selector", "2", "--store", str(path))
-    assert "All of f was not measured" in " ".join(total.split())
-    assert main([*BASE[:2], "2", *BASE[3:], "--calibrate", "--store", str(path)]) == 2
-    assert "no networks for m1=2 m2=1 r=1, only for m1=1 m2=1 r=1" in capsys.readouterr().err
-
-
 def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "size.png"
@@ -142,7 +93,7 @@ def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "message"),
     [("size.txt", "wanted a name that ends in .png"), ("no/size.png", "there is no folder")],
 )
-def test_plot_complaints_come_first(
+def test_plot_errors_come_before_the_table(
     name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*BASE, "--plot", str(tmp_path / name)]) == 2

@@ -1,4 +1,4 @@
-"""Slow, plain roads to what construct does."""
+"""Slow, plain versions of what construct computes."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def kuhn(values, first, spacings, counts, x):
 
 
 def every_kuhn(values, grid, points):
-    found = [kuhn(values, grid.first, grid.spacings, grid.counts, p) for p in points]
-    return torch.tensor(found, dtype=torch.float64)
+    values_at = [kuhn(values, grid.first, grid.spacings, grid.counts, p) for p in points]
+    return torch.tensor(values_at, dtype=torch.float64)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from weightloom.construct import Box, Certified, interpolate
+from weightloom.construct.deep import best_square, sawtooth
 from weightloom.construct.layers import dense_layer
-from weightloom.construct.separation import best_square, sawtooth
 from weightloom.errors import CertificateError
 
 
@@ -29,12 +29,12 @@ def zero(points):
 
 def test_a_narrow_spike_is_found():
     """Its three breakpoints are among the places; sampling alone sees a zero function."""
-    made = Certified.of(spike(), 0.5, Box.cube(1), zero)
-    found = made.measure()
-    assert found.pieces == 4
-    assert found.error == pytest.approx(1.0, rel=1e-6)
+    certified = Certified.of(spike(), 0.5, Box.cube(1), zero)
+    result = certified.measure()
+    assert result.pieces == 4
+    assert result.error == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(CertificateError, match=r"the error at \(0.123457,\) is 1, but at most 0.5"):
-        made.verify()
+        certified.verify()
     wide = Certified.of(nn.Sequential(nn.Linear(1, 1).double(), nn.Tanh()), 9.0, Box.cube(1), zero)
     assert wide.measure().pieces is None  # read as before: by looking around
     assert wide.measure(points=1000).error > 0
@@ -47,24 +47,24 @@ def test_without_the_pieces_it_would_be_missed(monkeypatch):
 
 def test_middles_are_looked_at():
     """x^2 is furthest from its interpolant in the middles: exact with hardly any points."""
-    made = best_square(1000)
-    found = made.verify(points=4, rounds=0)
-    assert found.pieces == 1000
-    assert found.error == pytest.approx(1 / 6e6, rel=1e-6)
-    assert found.points >= 2001
+    certified = best_square(1000)
+    result = certified.verify(points=4, rounds=0)
+    assert result.pieces == 1000
+    assert result.error == pytest.approx(1 / 6e6, rel=1e-6)
+    assert result.points >= 2001
 
 
 def test_many_pieces_and_many_dimensions_are_left_alone():
-    made = Certified.of(sawtooth(18), 2.0, Box.cube(1, 0.0, 1.0), zero)
-    assert made.measure(points=100, rounds=0).pieces is None
+    certified = Certified.of(sawtooth(18), 2.0, Box.cube(1, 0.0, 1.0), zero)
+    assert certified.measure(points=100, rounds=0).pieces is None
     assert Certified.of(sawtooth(10), 2.0, Box.cube(1, 0.0, 1.0), zero).measure().pieces == 1024
     plane = interpolate(lambda p: p.abs().amax(-1), 2, counts=4)
     assert plane.verify(points=100).pieces is None
 
 
 def test_other_precisions_and_nan():
-    made = interpolate(lambda p: p[:, 0].cos(), 1, counts=9, corners=True, dtype=torch.float32)
-    assert made.verify(points=100).pieces == 8
+    certified = interpolate(lambda p: p[:, 0].cos(), 1, counts=9, corners=True, dtype=torch.float32)
+    assert certified.verify(points=100).pieces == 8
     with torch.no_grad():
-        made.network[-1].weight[0, 1] = math.nan
-    assert math.isnan(made.measure(points=100).error)
+        certified.network[-1].weight[0, 1] = math.nan
+    assert math.isnan(certified.measure(points=100).error)

@@ -134,7 +134,7 @@ def test_calls_broadcast_and_check():
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("build", "message"),
     [
         (lambda: BumpTarget(1, 1, 0), "pieces=0 was given; at least one bump"),
         (lambda: BumpTarget(1, 1, 2, "square"), "shape='square' is unknown; choose one of tent"),
@@ -143,9 +143,9 @@ def test_calls_broadcast_and_check():
         (lambda: FactoredTarget(1, 1, 0), "width=0"),
     ],
 )
-def test_bad_arguments(made, message):
+def test_bad_arguments(build, message):
     with pytest.raises(ConfigError, match=message):
-        made()
+        build()
 
 
 @pytest.mark.parametrize("kind", KINDS)

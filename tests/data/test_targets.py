@@ -18,8 +18,8 @@ FAMILIES = list(TARGETS)
 
 def layers(target: Target) -> list[tuple[np.ndarray, np.ndarray]]:
     """Weights and biases of the target's network, in double precision."""
-    found = [layer for layer in target.network if isinstance(layer, nn.Linear)]
-    return [(a.weight.double().numpy(), a.bias.double().numpy()) for a in found]
+    linear = [layer for layer in target.network if isinstance(layer, nn.Linear)]
+    return [(a.weight.double().numpy(), a.bias.double().numpy()) for a in linear]
 
 
 def elu(u: np.ndarray) -> np.ndarray:
@@ -66,8 +66,8 @@ def test_the_three_families_by_hand(init: str) -> None:
     ],
 )
 def test_sizes_are_the_papers(family: str, sizes: list[int]) -> None:
-    found = [weight.shape for weight, _ in layers(make_target(family, 1000))]
-    assert found == [(b, a) for a, b in pairwise(sizes)]
+    shapes = [weight.shape for weight, _ in layers(make_target(family, 1000))]
+    assert shapes == [(b, a) for a, b in pairwise(sizes)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -122,15 +122,15 @@ def theoretical_variance(depth: int) -> float:
 
 @pytest.mark.parametrize("family", ["network", "product"])
 def test_variance_of_he_targets_is_the_theoretical_one(family: str) -> None:
-    found = []
+    variances = []
     for seed in range(30):
         target = make_target(family, 300, seed=seed, hidden=(300, 300, 300))
         y = sample_pairs(target, 500, 1000 + seed, 300)[2]
-        found.append(y.double().var().item())
-    error = float(np.std(found, ddof=1)) / math.sqrt(len(found))
+        variances.append(y.double().var().item())
+    error = float(np.std(variances, ddof=1)) / math.sqrt(len(variances))
     expected = theoretical_variance(4)
     assert error < 0.04 * expected  # the test can tell a gain of 2 from one of 1.9
-    assert np.mean(found) == pytest.approx(expected, abs=4 * error)
+    assert np.mean(variances) == pytest.approx(expected, abs=4 * error)
 
 
 def test_inner_products_are_bounded_and_have_the_variance_of_the_mixture() -> None:

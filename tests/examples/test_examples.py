@@ -1,4 +1,4 @@
-"""Every example runs at a small size, says what it found, draws it; and one thing each is true."""
+"""Every example runs at a small size, prints its table and draws its figure; and checks of each."""
 
 import importlib.util
 import re
@@ -40,17 +40,17 @@ def load(name):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """name -> (what it printed, the folder it wrote to): each example run once, as a script."""
-    found = {}
+    outputs = {}
 
     def run(name, monkeypatch, capsys):
-        if name not in found:
+        if name not in outputs:
             out = tmp_path_factory.mktemp(name)
             arguments = ["--smoke", "--out", str(out)]
             arguments += ["--data-dir", str(NOWHERE)] if name in USES_IMAGES else []
             monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
             runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-            found[name] = capsys.readouterr().out, out
-        return found[name]
+            outputs[name] = capsys.readouterr().out, out
+        return outputs[name]
 
     return run
 
@@ -63,8 +63,8 @@ def run(results, monkeypatch, capsys):
 def numbers(text, row):
     """The numbers in the first line of the output that begins with ``row``; percents as shares."""
     line = next(line for line in text.splitlines() if line.strip().startswith(row))
-    found = re.findall(r"-?\d[\d,]*\.?\d*%?", line.strip().removeprefix(row))
-    values = [v.replace(",", "") for v in found]
+    outputs = re.findall(r"-?\d[\d,]*\.?\d*%?", line.strip().removeprefix(row))
+    values = [v.replace(",", "") for v in outputs]
     return [float(v[:-1]) / 100 if v.endswith("%") else float(v) for v in values]
 
 
@@ -221,7 +221,7 @@ def test_the_penalty_is_the_movement_of_old_weights():
         assert model.penalty(2).item() == 0.0
         model.hyper.encoder.weight[0] += 1.0
     moved = model.hyper.materialize(torch.tensor(0)).state_dict()
-    want = sum((moved[name] - model.noted[name][0]).square().sum() for name in moved)
+    want = sum((moved[name] - model.stored[name][0]).square().sum() for name in moved)
     assert model.penalty(2).item() == pytest.approx(0.5 / 2 * want.item(), rel=1e-5)
     assert want > 0
 

@@ -11,8 +11,8 @@ from torch.autograd import gradcheck
 from tests.kernels.oracle import by_polar_quadrature, covariance
 from weightloom.kernels import Covariance
 from weightloom.kernels.activations import activation
-from weightloom.kernels.activations.numeric import cross
-from weightloom.kernels.activations.numeric import scale as norms
+from weightloom.kernels.covariance import cross
+from weightloom.kernels.covariance import scale as norms
 
 variances = st.floats(0.05, 2.0)
 gaps = st.one_of(st.floats(0.02, 1.98), st.sampled_from([0.0, 1e-20, 1e-9, 1e-4, 1.0, 2.0]))
@@ -46,7 +46,7 @@ class ActivationContract:
     def test_moments_against_quadrature(self, pair):
         s, (left, right, gap) = self.make(), pair
         moments = s.moments(covariance(left, right, gap))
-        for found, wanted in (
+        for moment, wanted in (
             (moments.value.left, by_polar_quadrature(s, left, left, 0.0)),
             (moments.value.right, by_polar_quadrature(s, right, right, 0.0)),
             (cross(moments.value), by_polar_quadrature(s, left, right, gap)),
@@ -54,16 +54,19 @@ class ActivationContract:
         ):
             size = max(1.0, abs(wanted))
             # Where u and v are (anti)parallel the quadrature's panels are as thin as the angle.
-            assert float(found) == pytest.approx(wanted, abs=self.exact * size)
+            assert float(moment) == pytest.approx(wanted, abs=self.exact * size)
 
     @few
     @given(pair=pairs)
     def test_swapping_the_pair(self, pair):
         s, (left, right, gap) = self.make(), pair
-        one, two = s.moments(covariance(left, right, gap)), s.moments(covariance(right, left, gap))
-        assert torch.equal(one.value.left, two.value.right)
-        torch.testing.assert_close(one.value.gap, two.value.gap, rtol=1e-13, atol=1e-17)
-        torch.testing.assert_close(one.slope, two.slope, rtol=1e-14, atol=0)
+        first, second = (
+            s.moments(covariance(left, right, gap)),
+            s.moments(covariance(right, left, gap)),
+        )
+        assert torch.equal(first.value.left, second.value.right)
+        torch.testing.assert_close(first.value.gap, second.value.gap, rtol=1e-13, atol=1e-17)
+        torch.testing.assert_close(first.slope, second.slope, rtol=1e-14, atol=0)
 
     @few
     @given(pair=pairs)

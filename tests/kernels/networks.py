@@ -42,7 +42,7 @@ class Tokens(nn.Module):
 
 
 class DeepTokens(Tokens):
-    """With a layer between, so that outputs are not exchangeable in the first layer's part."""
+    """With a layer between, so that outputs are not interchangeable in the first layer's part."""
 
     def __init__(self, inputs, width, outputs):
         super().__init__(inputs, width, outputs)
@@ -143,7 +143,7 @@ def linear_networks():
 
 
 def other_networks():
-    """(name, module, inputs) that need a general road."""
+    """(name, module, inputs) that need a general method."""
     x = torch.randn(5, 3)
     norm = nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 2))
     convolution = nn.Sequential(
@@ -157,7 +157,7 @@ def other_networks():
 
 
 def named(networks):
-    """In double precision, by name; drawn with one seed."""
+    """In double precision, by name; sampled with one seed."""
     torch.manual_seed(LINEAR_SEED)
     return {name: (h.double(), _double(u)) for name, h, u in networks()}
 

@@ -13,7 +13,7 @@ from torch.autograd import gradcheck
 from tests.kernels.oracle import exact
 from weightloom.errors import KernelError, ShapeError
 from weightloom.kernels import FourierFeatures
-from weightloom.kernels.activations.numeric import cross
+from weightloom.kernels.covariance import cross
 
 
 def points(n, d, seed=0):
@@ -26,9 +26,9 @@ def test_random_features_approach_the_limit(kind, scale):
     z = points(6, 3)
     limit = cross(FourierFeatures(scale).covariance(z))
     for count in (1_000, 100_000):
-        drawn = cross(FourierFeatures(scale, count, kind=kind).covariance(z))
+        sampled = cross(FourierFeatures(scale, count, kind=kind).covariance(z))
         # One feature's product has a standard deviation of at most sqrt(3/2) (phase).
-        assert float((drawn - limit).abs().max()) < 4.5 * math.sqrt(1.5 / count)
+        assert float((sampled - limit).abs().max()) < 4.5 * math.sqrt(1.5 / count)
 
 
 def test_pairs_have_variance_one_and_phases_nearly():
@@ -36,8 +36,8 @@ def test_pairs_have_variance_one_and_phases_nearly():
     for features in (FourierFeatures(2.0, 64, kind="pairs"), FourierFeatures(2.0)):
         part = features.covariance(z).left
         torch.testing.assert_close(part, torch.ones_like(part), rtol=1e-15, atol=0)
-    drawn = FourierFeatures(2.0, 10_000).covariance(z).left
-    assert float((drawn - 1).abs().max()) < 5 * math.sqrt(0.5 / 10_000)
+    sampled = FourierFeatures(2.0, 10_000).covariance(z).left
+    assert float((sampled - 1).abs().max()) < 5 * math.sqrt(0.5 / 10_000)
 
 
 @pytest.mark.parametrize("kind", ["phase", "pairs"])
@@ -71,20 +71,18 @@ def test_torus_gap_with_60_digits(scale, t):
     period = 1.0
     features = FourierFeatures(scale, period=period)
     z = torch.tensor([[t]], dtype=torch.float64)
-    found = features.covariance(z, torch.zeros_like(z))
+    cov = features.covariance(z, torch.zeros_like(z))
     wanted = 1 - theta(t, scale, period) / theta(0, scale, period)
-    assert abs(float(exact(found.gap[0, 0]) - wanted)) <= 1e-13 * float(abs(wanted)) + 1e-45
-    assert float(features.paired(z, torch.zeros_like(z)).gap) == float(found.gap)
+    assert abs(float(exact(cov.gap[0, 0]) - wanted)) <= 1e-13 * float(abs(wanted)) + 1e-45
+    assert float(features.paired(z, torch.zeros_like(z)).gap) == float(cov.gap)
 
 
 @pytest.mark.parametrize("t", [1e-15, 1e-9, 1e-3, 0.4, 3.0])
 def test_limit_gap_with_60_digits(t):
     z = torch.tensor([[t, 0.5]], dtype=torch.float64)
-    found = FourierFeatures([1.7, 3.0]).covariance(
-        z, torch.tensor([[0.0, 0.5]], dtype=torch.float64)
-    )
+    cov = FourierFeatures([1.7, 3.0]).covariance(z, torch.tensor([[0.0, 0.5]], dtype=torch.float64))
     wanted = -mp.expm1(-((exact(1.7) * exact(t)) ** 2) / 2)
-    assert abs(float(exact(found.gap[0, 0]) / wanted - 1)) < 1e-14
+    assert abs(float(exact(cov.gap[0, 0]) / wanted - 1)) < 1e-14
 
 
 def test_torus_is_periodic_positive_and_tends_to_the_plane():

@@ -1,4 +1,4 @@
-"""The compiled loops against the torch road, against mpmath, and on awkward shapes."""
+"""The compiled loops against torch, against mpmath, and on awkward shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weightloom.errors import KernelError, MissingDependencyError, ShapeError
 from weightloom.kernels import fused
 from weightloom.kernels.activations import activation
 from weightloom.kernels.covariance import Covariance
-from weightloom.kernels.hyper import ConditionPart, HyperKernel
+from weightloom.kernels.hyperkernel import ConditionPart, HyperKernel
 from weightloom.kernels.tower import Tower
 from weightloom.linalg.memory import empty
 
@@ -73,15 +73,15 @@ def by_torch(
     rows: tuple[Tensor, Tensor],
     columns: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """The other road: gather everything, then HyperKernel.join, in float64."""
+    """The plain way: gather everything, then HyperKernel.join, in float64."""
     tangent = None if condition.ntk is None else condition.ntk[rows[0]][:, columns[0]].double()
     part = ConditionPart(take(condition.covariance, rows[0], columns[0]), tangent)
     return kernel.join(part, take(points, rows[1], columns[1]))
 
 
-def worst(found: Tensor, expected: Tensor, scale: Tensor) -> float:
+def worst(result: Tensor, expected: Tensor, scale: Tensor) -> float:
     """Largest error as a share of sqrt(K_ii K_jj), where that is not 0."""
-    error = (found.double() - expected).abs()
+    error = (result.double() - expected).abs()
     assert torch.all(error[scale == 0] == 0)
     return float((error / scale.where(scale > 0, 1.0)).max())
 
@@ -99,7 +99,7 @@ class TestAgainstTorch:
         assert fused.join(kernel, condition, points, where, where, out, symmetric=True) is out
         expected = by_torch(kernel, condition, points, where, where)
         root = expected.diagonal().sqrt()
-        # A few roundings in each of `depth` layers, on both roads.
+        # A few roundings in each of `depth` layers, in both computations.
         assert worst(out, expected, root * root[:, None]) < 16 * depth * EPS
         assert torch.equal(out, out.T)
 
@@ -196,19 +196,19 @@ class TestAgainstManyDigits:
             for s_gap in gaps:
                 for q_gap in gaps:
                     s, q = (0.7, 1.9, s_gap), (2.3, 0.4, q_gap)
-                    found = self._one(kernel, s, q)
+                    result = self._joined(kernel, s, q)
                     wanted = in_many_digits(spec, depth, sigma_b, kind, s, q)
-                    assert abs(found / wanted - 1) < 1e-14, (s_gap, q_gap)
+                    assert abs(result / wanted - 1) < 1e-14, (s_gap, q_gap)
 
     @staticmethod
-    def _one(kernel: HyperKernel, s: tuple[float, ...], q: tuple[float, ...]) -> float:
+    def _joined(kernel: HyperKernel, s: tuple[float, ...], q: tuple[float, ...]) -> float:
         S, Q = (
             Covariance(*(torch.tensor([[v]], dtype=torch.float64) for v in part)) for part in (s, q)
         )
-        one = torch.ones(1, 1, dtype=torch.float64) if kernel.kind == "ntk" else None
+        theta = torch.ones(1, 1, dtype=torch.float64) if kernel.kind == "ntk" else None
         out = empty((1, 1), torch.float64)
         index = (None, None)
-        return float(fused.join(kernel, ConditionPart(S, one), Q, index, index, out))
+        return float(fused.join(kernel, ConditionPart(S, theta), Q, index, index, out))
 
 
 class TestPolynomials:
@@ -293,8 +293,8 @@ class TestPlaces:
     def test_several_callers_at_once(self) -> None:
         expected = self.gram(400)
         with ThreadPoolExecutor(4) as pool:
-            for found in pool.map(lambda _: self.gram(400), range(8)):
-                assert torch.equal(found, expected)
+            for result in pool.map(lambda _: self.gram(400), range(8)):
+                assert torch.equal(result, expected)
 
     def test_a_gram_matrix_has_no_negative_eigenvalues(self) -> None:
         gram = self.gram(60)

@@ -58,8 +58,8 @@ HYPER = {
 
 
 def case(f, g=None):
-    found = {"f": f, "x": X.tolist(), "x2": X2.tolist()}
-    return found if g is None else {**found, "g": g, "z": Z.tolist(), "z2": Z2.tolist()}
+    kernel = {"f": f, "x": X.tolist(), "x2": X2.tolist()}
+    return kernel if g is None else {**kernel, "g": g, "z": Z.tolist(), "z2": Z2.tolist()}
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +93,13 @@ def tolerance(name):
 @pytest.mark.parametrize("name", TOWERS)
 def test_tower(answers, name, kind):
     truth = torch.tensor(answers[name][kind], dtype=torch.float64)
-    found = tower(TOWERS[name])(X, X2, kind=kind)
-    assert (found - truth).abs().max() < tolerance(name) * truth.abs().max()
+    kernel = tower(TOWERS[name])(X, X2, kind=kind)
+    assert (kernel - truth).abs().max() < tolerance(name) * truth.abs().max()
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
 @pytest.mark.parametrize("name", HYPER)
 def test_hypernetwork(answers, name, kind):
     truth = torch.tensor(answers[name][kind], dtype=torch.float64)
-    found = HyperKernel(*map(tower, HYPER[name]), kind=kind)(X, Z, X2, Z2)
-    assert (found - truth).abs().max() < tolerance(name) * truth.abs().max()
+    kernel = HyperKernel(*map(tower, HYPER[name]), kind=kind)(X, Z, X2, Z2)
+    assert (kernel - truth).abs().max() < tolerance(name) * truth.abs().max()

@@ -63,37 +63,37 @@ def case(request):
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-10])
 def test_gram_matrix(case, tolerance):
     kernel, x, z = case
-    found = separate(
+    separation = separate(
         kernel, kernel.condition_part(x), kernel.point_part(z), tolerance=tolerance, gram=True
     )
     wanted = kernel(*pairs(x, z))
     largest = wanted.diagonal().max()
-    apart = (KroneckerSum(found.terms).dense() - wanted).abs().max() / largest
+    apart = (KroneckerSum(separation.terms).dense() - wanted).abs().max() / largest
     # Opposite inputs sit on a kink that a gap near 2 resolves to sqrt(4e-16) = 2e-8 only.
     opposite = kernel.f.propagate(kernel.condition_part(x).covariance).nngp.gap.max() > 2 - 1e-14
-    assert apart <= found.error + 1e-13 + (1e-8 if opposite else 0)
-    assert found.error <= tolerance
-    assert found.rank < 25
+    assert apart <= separation.error + 1e-13 + (1e-8 if opposite else 0)
+    assert separation.error <= tolerance
+    assert separation.rank < 25
 
 
 def test_between_two_grids(case):
     kernel, x, z = case
     other_x = torch.cat([x[:2], x[4:6].flip(1)])
     other_z = torch.cat([z[:1], z[1:4].flip(1)])
-    found = separate(kernel, kernel.condition_part(other_x, x), kernel.point_part(other_z, z))
+    separation = separate(kernel, kernel.condition_part(other_x, x), kernel.point_part(other_z, z))
     wanted = kernel(*pairs(other_x, other_z), *pairs(x, z))
     largest = kernel(*pairs(x, z)).diagonal().max()
-    rows = found.terms.rows(torch.arange(len(wanted)))
-    assert (rows - wanted).abs().max() / largest <= found.error + 1e-8 * (x.min() < 0)
+    rows = separation.terms.rows(torch.arange(len(wanted)))
+    assert (rows - wanted).abs().max() / largest <= separation.error + 1e-8 * (x.min() < 0)
 
 
 def test_coincident_images_are_exact():
     """All images alike: no expansion at all, one term, no error."""
     kernel = HyperKernel(Tower(3), Tower(2))
     x, z = torch.ones(4, 3, dtype=torch.float64), data()[1]
-    found = separate(kernel, kernel.condition_part(x), kernel.point_part(z), gram=True)
-    assert (found.rank, found.error) == (1, 0.0)
-    torch.testing.assert_close(KroneckerSum(found.terms).dense(), kernel(*pairs(x, z)))
+    separation = separate(kernel, kernel.condition_part(x), kernel.point_part(z), gram=True)
+    assert (separation.rank, separation.error) == (1, 0.0)
+    torch.testing.assert_close(KroneckerSum(separation.terms).dense(), kernel(*pairs(x, z)))
 
 
 def test_few_terms_are_enough():
@@ -113,9 +113,9 @@ def test_single_precision_inputs():
     kernel = HyperKernel(Tower(3), Tower(2, "erf"))
     x, z = data(unit=True, dtype=torch.float32)
     assert obstacle(kernel, kernel.condition_part(x)) is None
-    found = separate(kernel, kernel.condition_part(x), kernel.point_part(z), gram=True)
+    separation = separate(kernel, kernel.condition_part(x), kernel.point_part(z), gram=True)
     wanted = kernel(*pairs(x, z)).double()
-    apart = (KroneckerSum(found.terms).dense() - wanted).abs().max()
+    apart = (KroneckerSum(separation.terms).dense() - wanted).abs().max()
     assert apart < 1e-5 * wanted.max()
 
 
@@ -149,13 +149,13 @@ class TestPanels:
             "kink": lambda r: (r.asin() * r + (1 - r * r).sqrt()) / (math.pi / 2),
         }.items():
             at_points = function(1 - panels.points)[:, None]
-            found = panels.interpolate(gaps, at_points)[:, 0]
-            apart = (found - function(1 - gaps)).abs().max()
+            result = panels.interpolate(gaps, at_points)[:, 0]
+            apart = (result - function(1 - gaps)).abs().max()
             assert apart <= panels.error + 1e-14, name
 
     def test_polynomials_of_low_degree_are_exact(self):
         panels = Panels.covering(0.01, 1.0, 1e-6)
         gaps = torch.linspace(0.01, 1.0, 101, dtype=torch.float64)
         values = torch.stack([panels.points**2, 1 - panels.points], 1)
-        found = panels.interpolate(gaps, values)
-        torch.testing.assert_close(found, torch.stack([gaps**2, 1 - gaps], 1), rtol=0, atol=1e-14)
+        result = panels.interpolate(gaps, values)
+        torch.testing.assert_close(result, torch.stack([gaps**2, 1 - gaps], 1), rtol=0, atol=1e-14)

@@ -51,14 +51,14 @@ def test_against_60_digits(name, depth, numbers):
 def test_the_affine_step_loses_nothing(left, right, gap, sigma_w, sigma_b):
     """gap' with 60 digits, to 1e-14 relative, however small it is."""
     cov = Covariance(*(torch.tensor([v], dtype=torch.float64) for v in (left, right, gap)))
-    found = Tower(1, sigma_w=sigma_w, sigma_b=sigma_b).affine(cov)
+    moments = Tower(1, sigma_w=sigma_w, sigma_b=sigma_b).affine(cov)
     w2, b2 = exact(sigma_w) ** 2, exact(sigma_b) ** 2
     k = (exact(left) * exact(right)) ** 0.5
     after = ((w2 * exact(left) + b2) * (w2 * exact(right) + b2)) ** 0.5
-    assert float(found.left) == pytest.approx(float(w2 * exact(left) + b2), rel=1e-15)
+    assert float(moments.left) == pytest.approx(float(w2 * exact(left) + b2), rel=1e-15)
     if after > 1e-290:
         wanted = 1 - (w2 * k * (1 - exact(gap)) + b2) / after
-        assert abs(float(exact(found.gap) - wanted)) <= 1e-14 * float(wanted) + 1e-45
+        assert abs(float(exact(moments.gap) - wanted)) <= 1e-14 * float(wanted) + 1e-45
 
 
 @pytest.mark.parametrize("d", [3, 40])
@@ -187,7 +187,7 @@ def test_homogeneous():
         (lambda: Tower(2).set_params(width=3), "Tower has no parameter 'width'; it has depth"),
         (lambda: Tower(2).set_params(depth__x=3), "Tower.depth is 2 and has no parameters x"),
         (lambda: Tower(2)(torch.eye(2), kind="prior"), "kind is 'prior'; wanted \"ntk\""),
-        (lambda: Tower(2, lambda t: t**2).config(), "cannot be written down"),
+        (lambda: Tower(2, lambda t: t**2).config(), "cannot be saved"),
     ],
 )
 def test_refusals(make, message):

@@ -1,4 +1,4 @@
-"""Symmetric matrices for the tests, from numpy alone: the road that shares no code with ours."""
+"""Symmetric matrices for the tests, from numpy alone: they share no code with linalg."""
 
 from __future__ import annotations
 

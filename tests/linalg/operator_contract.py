@@ -79,12 +79,14 @@ class OperatorContract:
     @pytest.mark.parametrize("solver", ["cholesky", "lu", "cg"])
     def test_it_can_be_solved(self, operator, matrix, vectors, solver):
         shift = 0.1 * float(np.abs(np.diag(matrix)).mean())
-        found = prepare(operator, shift, solver, tolerance=1e-10).solve(torch.from_numpy(vectors))
+        solution = prepare(operator, shift, solver, tolerance=1e-10).solve(
+            torch.from_numpy(vectors)
+        )
         wanted = np.linalg.solve(matrix + shift * np.eye(len(matrix)), vectors)
-        assert found.residual < 1e-10
+        assert solution.residual < 1e-10
         # |x - x*| <= |residual| / smallest eigenvalue, and that is at least the shift.
         bound = (1e-10 + self.accuracy * len(matrix)) * np.linalg.norm(vectors) / shift
-        assert np.linalg.norm(found.value.numpy() - wanted) < 10 * bound
+        assert np.linalg.norm(solution.value.numpy() - wanted) < 10 * bound
 
     def test_wrong_vectors(self, operator):
         size = operator.size

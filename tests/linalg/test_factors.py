@@ -9,10 +9,10 @@ import torch
 from tests.linalg.factor_contract import RIDGE, FactorContract
 from tests.linalg.matrices import blocked, gaussian, laplace, shifted, spectrum, tensor
 from weightloom.errors import ConfigError, MemoryLimitError, NotPositiveDefiniteError
-from weightloom.linalg import Dense, Operator, PivotedCholesky, make_plan, prepare
+from weightloom.linalg import DenseOperator, Operator, PivotedCholesky, make_plan, prepare
 from weightloom.linalg import prepare as prepare_function
+from weightloom.linalg.direct import cholesky_in_place, inverse_columns, mirror_upper
 from weightloom.linalg.memory import available, check, parse
-from weightloom.linalg.triangle import cholesky_in_place, inverse_columns, mirror_upper
 
 
 class TestCholesky(FactorContract):
@@ -23,7 +23,7 @@ class TestCholesky(FactorContract):
 class TestCholeskyOverwriting(FactorContract):
     def make(self, operator, shift=0.0):
         matrix = operator.matrix.clone(memory_format=torch.contiguous_format)
-        return prepare(Dense(matrix, overwrite=True), shift, "cholesky")
+        return prepare(DenseOperator(matrix, overwrite=True), shift, "cholesky")
 
 
 class TestLU(FactorContract):
@@ -81,8 +81,8 @@ class TestCholeskyInPlace:
         wanted = np.linalg.inv(np.linalg.cholesky(matrix.numpy()))
         cholesky_in_place(matrix)
         end = min(begin + 6, 20)
-        found = inverse_columns(matrix, begin, end, block=4).numpy()
-        np.testing.assert_allclose(found, wanted[begin:, begin:end], atol=1e-12)
+        columns = inverse_columns(matrix, begin, end, block=4).numpy()
+        np.testing.assert_allclose(columns, wanted[begin:, begin:end], atol=1e-12)
 
     @pytest.mark.parametrize("bad", [0, 6, 7, 13, 19])
     def test_the_pivot_that_fails(self, bad):
@@ -97,7 +97,7 @@ class TestCholeskyInPlace:
 
 class TestJitter:
     def test_none_where_none_is_needed(self):
-        factor = prepare(Dense(tensor(laplace(30))), solver="cholesky")
+        factor = prepare(DenseOperator(tensor(laplace(30))), solver="cholesky")
         assert factor.plan.jitter == 0
         assert factor.solve(torch.ones(30, dtype=torch.float64)).jitter == 0
 
@@ -106,7 +106,7 @@ class TestJitter:
     def test_as_little_as_needed_and_reported(self, overwrite, size):
         # One eigenvalue is negative by rounding; the jitters tried are 0, eps * mean * 10^k.
         matrix = spectrum(np.r_[np.linspace(1, 2, size - 1), -1e-13])
-        factor = prepare(Dense(tensor(matrix), overwrite=overwrite), 0.0, "cholesky")
+        factor = prepare(DenseOperator(tensor(matrix), overwrite=overwrite), 0.0, "cholesky")
         jitter = factor.plan.jitter
         eps, mean = torch.finfo(torch.float64).eps, np.trace(matrix) / size
         assert jitter == pytest.approx(eps * mean * 10**3, rel=1e-9)
@@ -133,21 +133,21 @@ class TestJitter:
             NotPositiveDefiniteError,
             match=r"pivot \d+ of 30 was not .* smallest eigenvalue is about -0.125; raise the",
         ):
-            prepare(Dense(tensor(matrix)), 0.0, "cholesky")
-        factor = prepare(Dense(tensor(matrix)), 0.126, "cholesky")
+            prepare(DenseOperator(tensor(matrix)), 0.0, "cholesky")
+        factor = prepare(DenseOperator(tensor(matrix)), 0.126, "cholesky")
         assert factor.plan.jitter == 0
         with pytest.raises(NotPositiveDefiniteError, match=r"smallest eigenvalue is about -0.025"):
-            prepare(Dense(tensor(matrix), overwrite=True), 0.1, "cholesky")
+            prepare(DenseOperator(tensor(matrix), overwrite=True), 0.1, "cholesky")
 
     def test_a_large_indefinite_matrix(self):
         diagonal = np.r_[np.linspace(1, 2, 699), -0.5]
         with pytest.raises(NotPositiveDefiniteError, match=r"eigenvalue is about -0\.5;"):
-            prepare(Dense(tensor(np.diag(diagonal))), 0.0, "cholesky")
+            prepare(DenseOperator(tensor(np.diag(diagonal))), 0.0, "cholesky")
 
     def test_a_negative_matrix(self):
         for matrix in (-np.eye(3), np.zeros((3, 3))):
             with pytest.raises(NotPositiveDefiniteError, match=r"mean of its diagonal is -?[01]"):
-                prepare(Dense(tensor(matrix)), 0.0, "cholesky")
+                prepare(DenseOperator(tensor(matrix)), 0.0, "cholesky")
 
     @pytest.mark.parametrize("place", [(3, 3), (5, 2)])
     def test_not_a_number(self, place):
@@ -155,13 +155,13 @@ class TestJitter:
         matrix[place] = matrix[place[::-1]] = np.nan
         for solver in ("cholesky", "lu"):
             with pytest.raises(NotPositiveDefiniteError, match=r"NaN or infinity|not finite"):
-                prepare(Dense(tensor(matrix)), 0.1, solver)
+                prepare(DenseOperator(tensor(matrix)), 0.1, solver)
 
 
 class TestLUOnly:
     def test_indefinite_systems_are_solved(self):
         matrix = spectrum([1.0, 2.0, -3.0, 4.0])
-        factor = prepare(Dense(tensor(matrix)), 0.0, "lu")
+        factor = prepare(DenseOperator(tensor(matrix)), 0.0, "lu")
         rhs = np.arange(4.0)
         np.testing.assert_allclose(
             factor.solve(tensor(rhs)).value.numpy(), np.linalg.solve(matrix, rhs), rtol=1e-12
@@ -171,10 +171,10 @@ class TestLUOnly:
 
     def test_singular(self):
         with pytest.raises(NotPositiveDefiniteError, match=r"matrix is singular \(pivot 3 of 3"):
-            prepare(Dense(tensor(np.diag([1.0, 2.0, 0.0]))), 0.0, "lu")
+            prepare(DenseOperator(tensor(np.diag([1.0, 2.0, 0.0]))), 0.0, "lu")
 
 
-class Cheap(Dense):
+class Cheap(DenseOperator):
     """Claims that a product costs next to nothing."""
 
     @property
@@ -196,7 +196,7 @@ class Sized(Operator):
 
 class TestChoice:
     def test_small(self):
-        plan = make_plan(Dense(tensor(gaussian(20))))
+        plan = make_plan(DenseOperator(tensor(gaussian(20))))
         assert plan.solver == "cholesky"
         assert "Cholesky, because the factor of N = 20" in plan.reason
 
@@ -227,7 +227,10 @@ class TestChoice:
 
     def test_overwriting_needs_less(self):
         matrix = torch.eye(2_000, dtype=torch.float64)
-        copied, given = make_plan(Dense(matrix)), make_plan(Dense(matrix, overwrite=True))
+        copied, given = (
+            make_plan(DenseOperator(matrix)),
+            make_plan(DenseOperator(matrix, overwrite=True)),
+        )
         assert copied.bytes - given.bytes == 8 * 2_000**2
 
     def test_errors_come_before_the_work(self):
@@ -235,8 +238,10 @@ class TestChoice:
             MemoryLimitError, match=r"cholesky factor of Sized\(30000 x 30000, float64\) needs 7"
         ):
             prepare(Sized(30_000), 1.0, "cholesky", memory="2 GB")
-        with pytest.raises(MemoryLimitError, match=r'use solver="cg" or Dense\(matrix, overwrite'):
-            prepare(Dense(torch.eye(300)), 1.0, "lu", memory=1_000)
+        with pytest.raises(
+            MemoryLimitError, match=r'use solver="cg" or DenseOperator\(matrix, overwrite'
+        ):
+            prepare(DenseOperator(torch.eye(300)), 1.0, "lu", memory=1_000)
         with pytest.raises(ConfigError, match=r"no solver 'qr'; choose from auto, cholesky"):
             prepare(Sized(3), 1.0, "qr")
         with pytest.raises(ConfigError, match=r"no preconditioner 'ilu'; choose from pivoted_chol"):
@@ -245,7 +250,7 @@ class TestChoice:
             prepare(Sized(3), -1.0)
 
     def test_the_preconditioner_is_the_one_given(self):
-        operator = Dense(tensor(gaussian(30)))
+        operator = DenseOperator(tensor(gaussian(30)))
         mine = PivotedCholesky(operator, 3, RIDGE)
         assert prepare(operator, RIDGE, "cg", preconditioner=mine).preconditioner is mine
         assert prepare_function(operator, RIDGE, "cg").preconditioner.rank == 30 // 4
@@ -264,7 +269,7 @@ def test_a_matrix_free_system():
 @pytest.mark.parametrize("solver", ["cholesky", "lu", "cg"])
 def test_float32(solver):
     matrix, rhs = gaussian(40), np.random.default_rng(5).normal(size=(40, 2))
-    solution = prepare(Dense(tensor(matrix, torch.float32)), 0.5, solver).solve(
+    solution = prepare(DenseOperator(tensor(matrix, torch.float32)), 0.5, solver).solve(
         tensor(rhs, torch.float32)
     )
     assert solution.value.dtype == torch.float32

@@ -17,9 +17,9 @@ import weightloom.linalg
 from tests.linalg.matrices import blocked, gaussian, laplace, tensor
 from tests.linalg.operator_contract import OperatorContract
 from weightloom.errors import ConfigError, KernelError, MemoryLimitError, ShapeError
-from weightloom.linalg import Blocked, Dense, Masked, prepare
+from weightloom.linalg import Blocked, DenseOperator, MaskedOperator, prepare
+from weightloom.linalg.direct import UpperHalf
 from weightloom.linalg.operator import check_shift
-from weightloom.linalg.triangle import UpperHalf
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def matrix():
 class TestDense(OperatorContract):
     @pytest.fixture
     def operator(self, matrix):
-        return Dense(tensor(matrix))
+        return DenseOperator(tensor(matrix))
 
 
 class TestDenseTransposed(OperatorContract):
@@ -38,7 +38,7 @@ class TestDenseTransposed(OperatorContract):
 
     @pytest.fixture
     def operator(self, matrix):
-        return Dense(tensor(matrix).mT.contiguous().mT)
+        return DenseOperator(tensor(matrix).mT.contiguous().mT)
 
 
 class TestBlocked(OperatorContract):
@@ -66,7 +66,7 @@ class TestMasked(OperatorContract):
 
     @pytest.fixture
     def operator(self, whole):
-        return Masked(blocked(whole)[0], torch.tensor(self.index))
+        return MaskedOperator(blocked(whole)[0], torch.tensor(self.index))
 
 
 class TestUpperHalf(OperatorContract):
@@ -178,38 +178,38 @@ def test_a_block_of_the_wrong_kind():
 
 
 def test_masks():
-    whole = Dense(tensor(gaussian(6)))
+    whole = DenseOperator(tensor(gaussian(6)))
     mask = torch.tensor([True, False, True, True, False, False])
     np.testing.assert_array_equal(
-        Masked(whole, mask).dense().numpy(), gaussian(6)[np.ix_([0, 2, 3], [0, 2, 3])]
+        MaskedOperator(whole, mask).dense().numpy(), gaussian(6)[np.ix_([0, 2, 3], [0, 2, 3])]
     )
     with pytest.raises(ShapeError, match=r"mask has shape \[3\], but the operator has 6 rows"):
-        Masked(whole, torch.tensor([True, False, True]))
+        MaskedOperator(whole, torch.tensor([True, False, True]))
     with pytest.raises(ShapeError, match=r"index runs from -1 to 2"):
-        Masked(whole, torch.tensor([2, -1]))
+        MaskedOperator(whole, torch.tensor([2, -1]))
     with pytest.raises(ShapeError, match=r"names a row twice"):
-        Masked(whole, torch.tensor([2, 2]))
+        MaskedOperator(whole, torch.tensor([2, 2]))
     with pytest.raises(ShapeError, match=r"index is torch.float32 of shape \[1\]"):
-        Masked(whole, torch.tensor([2.0]))
+        MaskedOperator(whole, torch.tensor([2.0]))
     with pytest.raises(ShapeError, match=r"size 0 is empty"):
-        Masked(whole, torch.zeros(6, dtype=torch.bool))
+        MaskedOperator(whole, torch.zeros(6, dtype=torch.bool))
 
 
 def test_matrices_that_are_none():
     with pytest.raises(ShapeError, match=r"shape \[2, 3\]; a symmetric matrix is \[N, N\]"):
-        Dense(torch.zeros(2, 3))
+        DenseOperator(torch.zeros(2, 3))
     with pytest.raises(ConfigError, match=r"operator of torch.int64 cannot be solved"):
-        Dense(torch.zeros(2, 2, dtype=torch.int64))
+        DenseOperator(torch.zeros(2, 2, dtype=torch.int64))
 
 
 def test_a_matrix_that_was_given_up():
     matrix = tensor(gaussian(5))
-    operator = Dense(matrix, overwrite=True)
+    operator = DenseOperator(matrix, overwrite=True)
     assert operator.bytes == 200
     factor = prepare(operator, 0.1, "cholesky")
     assert operator.bytes == 0
     for use in (operator.diagonal, operator.dense, lambda: operator @ matrix):
-        with pytest.raises(ConfigError, match=r"overwritten by its factor; build Dense"):
+        with pytest.raises(ConfigError, match=r"overwritten by its factor; build DenseOperator"):
             use()
     # The factor is in the very tensor, below; the matrix lives on above.
     lower = np.linalg.cholesky(gaussian(5) + 0.1 * np.eye(5))
@@ -220,13 +220,13 @@ def test_a_matrix_that_was_given_up():
 @pytest.mark.parametrize("solver", ["cholesky", "lu", "cg"])
 def test_a_matrix_that_was_not_given_up(solver):
     matrix = tensor(gaussian(20))
-    factor = prepare(Dense(matrix), 0.1, solver)
+    factor = prepare(DenseOperator(matrix), 0.1, solver)
     factor.solve(torch.ones(20, dtype=torch.float64))
     np.testing.assert_array_equal(matrix.numpy(), gaussian(20))
 
 
 def test_shifts():
-    operator = Dense(tensor(gaussian(4)))
+    operator = DenseOperator(tensor(gaussian(4)))
     assert check_shift(1, operator).dtype == torch.float64
     with pytest.raises(ShapeError, match=r"shift has shape \[3\].*each of the 4 rows"):
         check_shift(torch.ones(3), operator)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.linalg.matrices import blocked, gaussian, laplace, shifted, spectrum, tensor
 from weightloom.errors import ConfigError, NotPositiveDefiniteError
 from weightloom.linalg import (
-    Dense,
+    DenseOperator,
     IdentityPreconditioner,
     Jacobi,
     LowRank,
@@ -41,7 +41,7 @@ class PreconditionerContract:
     @pytest.fixture
     def preconditioner(self, matrix, shift):
         given_ = shift if isinstance(shift, float) else tensor(shift)
-        return self.make(Dense(tensor(matrix)), given_)
+        return self.make(DenseOperator(tensor(matrix)), given_)
 
     @pytest.fixture
     def inverse(self, preconditioner):
@@ -150,20 +150,20 @@ def test_what_is_left_is_the_diagonal_of_the_difference(size, rank, seed):
 @pytest.mark.parametrize("kind", [PivotedCholesky, Nystrom])
 def test_a_matrix_of_low_rank(kind):
     matrix = spectrum(np.r_[np.arange(1.0, 6.0), np.zeros(25)])
-    operator = Dense(tensor(matrix))
+    operator = DenseOperator(tensor(matrix))
     preconditioner = kind(operator, 12, 1e-3)
     inverse = preconditioner.apply(torch.eye(30, dtype=torch.float64)).numpy()
     np.testing.assert_allclose(inverse @ shifted(matrix, 1e-3), np.eye(30), atol=1e-8)
     rhs = tensor(np.random.default_rng(0).normal(size=30))
-    found = conjugate_gradients(operator, rhs, 1e-3, preconditioner=preconditioner)
-    assert found.iterations <= 2
+    solution = conjugate_gradients(operator, rhs, 1e-3, preconditioner=preconditioner)
+    assert solution.iterations <= 2
 
 
 @pytest.mark.parametrize("kind", [PivotedCholesky, Nystrom])
 @pytest.mark.parametrize("shift", [1e-3, np.geomspace(1e-3, 1e-2, 200)])
 def test_they_save_iterations(kind, shift):
     matrix = gaussian(200, width=0.2)
-    operator = Dense(tensor(matrix))
+    operator = DenseOperator(tensor(matrix))
     shift = shift if isinstance(shift, float) else tensor(shift)
     rhs = tensor(np.random.default_rng(0).normal(size=(200, 2)))
     plain = conjugate_gradients(operator, rhs, shift).iterations
@@ -180,16 +180,16 @@ def test_they_save_iterations(kind, shift):
 @pytest.mark.parametrize("kind", [PivotedCholesky, Nystrom])
 def test_without_a_shift(kind):
     matrix = laplace(60)
-    operator = Dense(tensor(matrix))
+    operator = DenseOperator(tensor(matrix))
     rhs = tensor(np.random.default_rng(0).normal(size=60))
-    found = conjugate_gradients(operator, rhs, preconditioner=kind(operator, 20, 0.0))
-    assert found.residual <= 1e-8
-    assert found.iterations < conjugate_gradients(operator, rhs).iterations
+    solution = conjugate_gradients(operator, rhs, preconditioner=kind(operator, 20, 0.0))
+    assert solution.residual <= 1e-8
+    assert solution.iterations < conjugate_gradients(operator, rhs).iterations
 
 
 @pytest.mark.parametrize("kind", [PivotedCholesky, Nystrom])
 def test_in_float32(kind):
-    operator = Dense(tensor(gaussian(40)))
+    operator = DenseOperator(tensor(gaussian(40)))
     double, single = kind(operator, 9, 0.03), kind(operator, 9, 0.03, dtype=torch.float32)
     assert (double.dtype, single.dtype) == (torch.float64, torch.float32)
     assert single.bytes * 2 == double.bytes == 40 * 9 * 8
@@ -216,7 +216,7 @@ def test_digits_are_kept_when_the_shift_is_small():
 
 
 def test_refusals():
-    operator = Dense(tensor(gaussian(5)))
+    operator = DenseOperator(tensor(gaussian(5)))
     for kind in (PivotedCholesky, Nystrom):
         with pytest.raises(ConfigError, match=r"rank 0 is empty"):
             kind(operator, 0, 0.1)
@@ -225,6 +225,6 @@ def test_refusals():
     with pytest.raises(ConfigError, match=r"diagonal part of a preconditioner must be positive"):
         LowRank(torch.ones(3, 1), torch.tensor(0.0))
     with pytest.raises(NotPositiveDefiniteError, match=r"diagonal has the entry -0.9"):
-        Jacobi(Dense(tensor(np.diag([1.0, -1.0]))), 0.1)
+        Jacobi(DenseOperator(tensor(np.diag([1.0, -1.0]))), 0.1)
     with pytest.raises(NotPositiveDefiniteError, match=r"no Nystrom approximation"):
-        Nystrom(Dense(tensor(spectrum([1.0, 1.0, -1.0, -1.0]))), 4, 0.1)
+        Nystrom(DenseOperator(tensor(spectrum([1.0, 1.0, -1.0, -1.0]))), 4, 0.1)

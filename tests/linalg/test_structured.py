@@ -20,13 +20,13 @@ from weightloom.linalg import (
     SpectralBlocks,
     Torus,
     TorusFactor,
-    common_basis,
     conjugate_gradients,
     cosine_transform,
     estimate_logdet,
-    fourier_basis,
     half_grid,
 )
+from weightloom.linalg.spectral import common_basis
+from weightloom.linalg.torus import fourier_basis
 
 
 def terms(n=5, P=6, corner=True):
@@ -108,15 +108,15 @@ class TestSpectralBlocks:
     def test_against_its_definition(self, modes):
         given_, _ = terms()
         wanted = self.stand_in(given_, modes)
-        found = SpectralBlocks(given_, self.shift, modes=modes, dtype=torch.float64)
+        result = SpectralBlocks(given_, self.shift, modes=modes, dtype=torch.float64)
         eye = torch.eye(30, dtype=torch.float64)
-        np.testing.assert_allclose(found.apply(eye), np.linalg.inv(wanted), atol=1e-10)
-        assert found.logdet() == pytest.approx(np.linalg.slogdet(wanted)[1], abs=1e-10)
-        root = found.root(eye).numpy()
+        np.testing.assert_allclose(result.apply(eye), np.linalg.inv(wanted), atol=1e-10)
+        assert result.logdet() == pytest.approx(np.linalg.slogdet(wanted)[1], abs=1e-10)
+        root = result.root(eye).numpy()
         np.testing.assert_allclose(root @ root.T, wanted, atol=1e-12)
         inverse = np.diag(np.linalg.inv(wanted))
-        np.testing.assert_allclose(found.inverse_diagonal(), inverse, atol=1e-10)
-        assert found.bytes == 8 * 25 * found.modes
+        np.testing.assert_allclose(result.inverse_diagonal(), inverse, atol=1e-10)
+        assert result.bytes == 8 * 25 * result.modes
 
     def test_exact_when_the_right_factors_commute(self):
         basis = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
@@ -124,13 +124,13 @@ class TestSpectralBlocks:
         left = np.stack([gaussian(5, seed=1), laplace(5, seed=2)])
         given_ = KroneckerTerms(tensor(left), tensor(right))
         matrix = shifted(sum(np.kron(a, b) for a, b in zip(left, right, strict=True)), self.shift)
-        found = SpectralBlocks(given_, self.shift, dtype=torch.float64)
+        result = SpectralBlocks(given_, self.shift, dtype=torch.float64)
         vectors = np.random.default_rng(1).normal(size=(30, 2))
         np.testing.assert_allclose(
-            found.apply(tensor(vectors)), np.linalg.solve(matrix, vectors), atol=1e-10
+            result.apply(tensor(vectors)), np.linalg.solve(matrix, vectors), atol=1e-10
         )
         solution = conjugate_gradients(
-            KroneckerSum(given_), tensor(vectors), self.shift, preconditioner=found
+            KroneckerSum(given_), tensor(vectors), self.shift, preconditioner=result
         )
         assert solution.iterations == 1
 
@@ -152,11 +152,11 @@ class TestSpectralBlocks:
     def test_log_determinants_through_it(self):
         given_, matrix = terms(n=8, P=9)
         blocks = SpectralBlocks(given_, self.shift, dtype=torch.float64)
-        found = estimate_logdet(KroneckerSum(given_), self.shift, preconditioner=blocks, probes=8)
+        result = estimate_logdet(KroneckerSum(given_), self.shift, preconditioner=blocks, probes=8)
         plain = estimate_logdet(KroneckerSum(given_), self.shift, probes=8)
         wanted = np.linalg.slogdet(shifted(matrix, self.shift))[1]
-        assert abs(float(found) - wanted) < 4 * float(found.standard_error)
-        assert float(found.standard_error) < float(plain.standard_error)
+        assert abs(float(result) - wanted) < 4 * float(result.standard_error)
+        assert float(result.standard_error) < float(plain.standard_error)
 
     def test_rounding_that_makes_a_block_indefinite(self):
         """A block of ones and a tiny shift: no Cholesky factor in float32, one in float64."""
@@ -240,9 +240,9 @@ def test_fourier_bases_and_cosine_transforms(first, second):
     folded = np.minimum(places, np.array(shape) - places)
     full = values[folded[:, 0] * (second // 2 + 1) + folded[:, 1]].reshape(shape)
     wanted = np.fft.fft2(full.numpy())
-    found = cosine_transform(shape, torch.float64) @ values
+    result = cosine_transform(shape, torch.float64) @ values
     for k, (a, b) in enumerate(half_grid(shape).tolist()):
-        assert found[k].item() == pytest.approx(wanted[a, b].real, abs=1e-11)
+        assert result[k].item() == pytest.approx(wanted[a, b].real, abs=1e-11)
 
 
 def test_blocks_of_another_grid():

@@ -1,4 +1,4 @@
-"""Networks made larger without changing what they compute, so that the smallest one is known."""
+"""Networks enlarged without changing their function, so that the smallest one is known."""
 
 from __future__ import annotations
 

@@ -178,12 +178,14 @@ class Net:
             torch.manual_seed(seed)
             module = self.build()
             with torch.no_grad():
-                for name, one in module.named_parameters():
-                    if one.ndim == 1 and "norm" not in name:  # biases start at 0 in some layers
-                        one.add_(0.3 * torch.randn_like(one))
-                for one in module.modules():
-                    if isinstance(one, nn.modules.batchnorm._BatchNorm | nn.LayerNorm):
-                        _randomize_norm(one)
+                for name, parameter in module.named_parameters():
+                    if (
+                        parameter.ndim == 1 and "norm" not in name
+                    ):  # biases start at 0 in some layers
+                        parameter.add_(0.3 * torch.randn_like(parameter))
+                for layer in module.modules():
+                    if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.LayerNorm):
+                        _randomize_norm(layer)
         return module.to(dtype).eval()
 
     def inputs(self, n: int = 7, dtype: torch.dtype = torch.float64, seed: int = 1):

@@ -1,4 +1,4 @@
-"""canonicalize: one form for all exchanges, the same function."""
+"""canonicalize: one form for all permutations, the same function."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.symmetry.nets import MLPS, ZOO, mlp
-from tests.symmetry.test_fingerprint import exchanged
+from tests.symmetry.test_fingerprints import permuted
 from weightloom.symmetry.canonical import canonicalize
-from weightloom.symmetry.equivalent import equivalent
+from weightloom.symmetry.equivalence import equivalent
 from weightloom.symmetry.group import apply, random_equivalent, tensors_of
-from weightloom.symmetry.match_probes import run
-from weightloom.symmetry.read import read
+from weightloom.symmetry.probes import run
+from weightloom.symmetry.reading.reader import read
 
 
 def same_bits(a, b):
@@ -30,7 +30,7 @@ def test_invariant_idempotent_and_the_same_function(name):
     assert same_bits(apply(form.element, net), form.module)
     assert same_bits(canonicalize(form.module).module, form.module)
     for seed in range(3):
-        assert same_bits(canonicalize(exchanged(net, seed)).module, form.module)
+        assert same_bits(canonicalize(permuted(net, seed)).module, form.module)
 
 
 @pytest.mark.parametrize("name", MLPS)
@@ -71,12 +71,11 @@ def test_long_rows_that_agree_in_front():
         net[0].weight[:, :9], net[0].bias[:] = 1.0, 0.0
     form = canonicalize(net)
     assert (form.module[0].weight[:, 9].diff() <= 0).all()
-    assert same_bits(canonicalize(exchanged(net, 1)).module, form.module)
+    assert same_bits(canonicalize(permuted(net, 1)).module, form.module)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "absolute"])
 def test_scales_and_signs_go_if_asked(activation):
-    pytest.importorskip("weightloom.symmetry.normalize")
     net = ZOO[f"mlp-{activation}-2"].make()
     form = canonicalize(net, scales=True)
     other = canonicalize(random_equivalent(net, torch.Generator().manual_seed(1)), scales=True)

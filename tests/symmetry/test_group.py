@@ -1,4 +1,4 @@
-"""The group: it leaves functions alone, and it is a group."""
+"""The group: it does not change functions, and it is a group."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def close(a, b, allowed):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_a_disguise_computes_the_same(name, dtype):
+def test_a_random_equivalent_computes_the_same(name, dtype):
     net, x = ZOO[name].make(dtype), ZOO[name].inputs(7, dtype)
     before = {key: value.clone() for key, value in net.state_dict().items()}
     wanted = net(x)
@@ -68,7 +68,7 @@ def test_a_disguise_computes_the_same(name, dtype):
 
 @torch.no_grad()
 def test_the_formula_of_the_slides():
-    """Two layers by hand (002, corrected): W2 P^T for a 3-cycle, which is not its own inverse."""
+    """Two layers by hand (slides, corrected): W2 P^T for a 3-cycle, not its own inverse."""
     net = mlp("relu", 2, 3, 2).double()
     order, factor = torch.tensor([1, 2, 0]), torch.tensor([2.0, 0.5, 3.0], dtype=torch.float64)
     twin = apply(Element({"0": order}, {"0": factor}), net)
@@ -91,10 +91,10 @@ def test_a_flip_moves_the_bias_by_hand():
 def same(a, b):
     """Equal elements, missing entries being the identity; maps to rounding."""
     for name in a.permutation.keys() | b.permutation.keys():
-        one, two = a.permutation.get(name), b.permutation.get(name)
-        size = len(one if one is not None else two)
-        one = torch.arange(size) if one is None else one
-        assert torch.equal(one, torch.arange(size) if two is None else two)
+        orders = [element.permutation.get(name) for element in (a, b)]
+        size = next(len(order) for order in orders if order is not None)
+        first, second = (torch.arange(size) if order is None else order for order in orders)
+        assert torch.equal(first, second)
     for kind in ("factor", "maps"):
         left, right = getattr(a, kind), getattr(b, kind)
         for name in left.keys() | right.keys():
@@ -106,27 +106,27 @@ elements = st.tuples(st.sampled_from(FEW), st.integers(0, 10**6))
 
 @settings(max_examples=40, deadline=None)
 @given(elements)
-def test_group_laws(drawn):
-    name, seed = drawn
+def test_group_laws(case):
+    name, seed = case
     spec = read(ZOO[name].make())
     a, b, c = (random_element(spec, rng(seed + i)) for i in range(3))
-    one = identity(spec)
-    assert one.is_identity()
+    neutral = identity(spec)
+    assert neutral.is_identity()
     assert not a.is_identity()
-    same(compose(a, one), a)
-    same(compose(one, a), a)
+    same(compose(a, neutral), a)
+    same(compose(neutral, a), a)
     same(compose(Element(), a), a)
     same(compose(a, Element()), a)
-    same(compose(a, invert(a)), one)
-    same(compose(invert(a), a), one)
+    same(compose(a, invert(a)), neutral)
+    same(compose(invert(a), a), neutral)
     same(compose(a, compose(b, c)), compose(compose(a, b), c))
     same(invert(compose(a, b)), compose(invert(b), invert(a)))
 
 
 @settings(max_examples=30, deadline=None)
 @given(elements)
-def test_apply_is_an_action(drawn):
-    name, seed = drawn
+def test_apply_is_an_action(case):
+    name, seed = case
     net = ZOO[name].make()
     spec = read(net)
     a, b = random_element(spec, rng(seed)), random_element(spec, rng(seed + 1))
@@ -138,20 +138,22 @@ def test_apply_is_an_action(drawn):
 
 
 def test_parts_of_elements_compose():
-    """An exchange, then scales; and the other way round: the scales move with the units."""
-    exchange = Element({"0": torch.tensor([2, 0, 1])})
+    """A permutation, then scales, and the other way round: the scales move with the units."""
+    permutation = Element({"0": torch.tensor([2, 0, 1])})
     scale = Element(factor={"0": torch.tensor([1.0, 2.0, 4.0])})
-    assert compose(scale, exchange).factor["0"].tolist() == [1, 2, 4]
-    assert compose(exchange, scale).factor["0"].tolist() == [4, 1, 2]
-    assert invert(compose(exchange, scale)).factor["0"].tolist() == [1, 0.5, 0.25]
+    assert compose(scale, permutation).factor["0"].tolist() == [1, 2, 4]
+    assert compose(permutation, scale).factor["0"].tolist() == [4, 1, 2]
+    assert invert(compose(permutation, scale)).factor["0"].tolist() == [1, 0.5, 0.25]
 
 
-def test_exchanges_alone_are_exact():
+def test_permutations_alone_are_exact():
     net = ZOO["conv-relu-1"].make(torch.float32)
     spec = read(net)
     element = Element(random_element(spec, rng(0)).permutation)
     back = apply(invert(element), apply(element, net))
-    assert all(torch.equal(one, back.state_dict()[key]) for key, one in net.state_dict().items())
+    assert all(
+        torch.equal(value, back.state_dict()[key]) for key, value in net.state_dict().items()
+    )
 
 
 def test_random_elements_keep_their_range_and_their_seed():
@@ -182,12 +184,12 @@ def test_shared_layers_stay_shared():
     ("element", "error", "message"),
     [
         (Element({"1": torch.arange(3)}), ConfigError, "no space or map is called '1'; there"),
-        (Element({"0": torch.tensor([0, 0, 1])}), ShapeError, "'0' is not one of 3 units"),
-        (Element({"0": torch.arange(4)}), ShapeError, "'0' is not one of 3 units"),
+        (Element({"0": torch.tensor([0, 0, 1])}), ShapeError, "'0' is not a permutation of its 3"),
+        (Element({"0": torch.arange(4)}), ShapeError, "'0' is not a permutation of its 3"),
         (Element(factor={"0": torch.ones(2)}), ShapeError, r"3 units, factors have shape \[2\]"),
-        (Element(factor={"0": -torch.ones(3)}), ConfigError, "'scale', which has no factor -1"),
-        (Element(factor={"0": torch.tensor([1, 0.0, 1])}), ConfigError, "has no factor 0"),
-        (Element(factor={"0": torch.tensor([1, 1, torch.nan])}), ConfigError, "no factor nan"),
+        (Element(factor={"0": -torch.ones(3)}), ConfigError, "'scale', which does not allow .* -1"),
+        (Element(factor={"0": torch.tensor([1, 0.0, 1])}), ConfigError, "not allow the factor 0"),
+        (Element(factor={"0": torch.tensor([1, 1, torch.nan])}), ConfigError, "the factor nan"),
     ],
 )  # fmt: skip
 def test_wrong_elements(element, error, message):
@@ -196,7 +198,7 @@ def test_wrong_elements(element, error, message):
 
 
 def test_wrong_kinds_and_scales():
-    with pytest.raises(ConfigError, match="of kind 'sign', which has no factor 2"):
+    with pytest.raises(ConfigError, match="of kind 'sign', which does not allow the factor 2"):
         apply(Element(factor={"0": torch.full((3,), 2.0)}), mlp("tanh", 2, 3, 1))
     with pytest.raises(ConfigError, match="smaller one first"):
         random_equivalent(mlp("relu", 2, 3, 1), scales=(2.0, 0.5))

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.training.problems import hyper, member, pairs, points
 from weightloom.training import Member, Report, Settings, Split, train
-from weightloom.training.engine import Engine
+from weightloom.training.engine import TrainingEngine
 
 
 def scenarios(devices: int) -> dict[str, tuple[list[Member], Settings]]:
@@ -47,26 +47,26 @@ def scenarios(devices: int) -> dict[str, tuple[list[Member], Settings]]:
 
 
 def run(devices: int, folder: Path | None) -> dict[str, tuple[list[Member], list[Report]]]:
-    found = {}
+    results = {}
     for name, (members, settings) in scenarios(devices).items():
         path = None if folder is None else folder / f"{name}.checkpoint"
-        found[name] = (members, train(members, settings, checkpoint=path))
-    return found
+        results[name] = (members, train(members, settings, checkpoint=path))
+    return results
 
 
 def interrupted(path: Path, rank: str) -> list[object]:
     """Ctrl-C reaches one process only, in its third step; then once more without it."""
-    real = Engine._over_processes
+    real = TrainingEngine._over_processes
 
-    def middle(self: Engine, values: Tensor) -> Tensor:
+    def middle(self: TrainingEngine, values: Tensor) -> Tensor:
         if self.step == 2 and rank == "1":
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, values)
 
     settings = Settings(epochs=2, batch_size=13, devices=2)
-    Engine._over_processes = middle  # type: ignore[method-assign]
+    TrainingEngine._over_processes = middle  # type: ignore[method-assign]
     first = train([member()], settings, checkpoint=path)[0]
-    Engine._over_processes = real  # type: ignore[method-assign]
+    TrainingEngine._over_processes = real  # type: ignore[method-assign]
     second = train([member()], settings, checkpoint=path)[0]
     return [first.status, first.steps, second.status, second.steps, second.curves]
 
@@ -80,20 +80,20 @@ def threads_at_the_end(path: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    # The first one registered is the last one called.
+    # Registered first, so called last.
     atexit.register(threads_at_the_end, folder / f"{os.environ['RANK']}.threads")
-    found = run(int(os.environ["WORLD_SIZE"]), folder)
+    results = run(int(os.environ["WORLD_SIZE"]), folder)
     again = run(int(os.environ["WORLD_SIZE"]), folder)  # reads what the first process wrote
     rank = os.environ["RANK"]
     facts = {}
-    for name, (members, reports) in found.items():
+    for name, (members, reports) in results.items():
         facts[name] = [[r.status, r.message, r.steps, r.curves] for r in reports]
         second = [[r.status, r.message, r.steps, r.curves] for r in again[name][1]]
         assert repr(facts[name]) == repr(second)
         tensors = {
             f"{number}/{key}": tensor.detach().clone()
-            for number, one in enumerate(members)
-            for key, tensor in one.model.named_parameters()
+            for number, member in enumerate(members)
+            for key, tensor in member.model.named_parameters()
         }
         save_file(tensors, folder / f"{name}-{rank}.safetensors")
     facts["interrupted"] = interrupted(folder / "interrupted.checkpoint", rank)

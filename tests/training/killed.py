@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from tests.training.problems import hyper, member, pairs, plain, points
 from weightloom.training import Member, Settings, train
-from weightloom.training.engine import Engine
+from weightloom.training.engine import TrainingEngine
 from weightloom.training.update import Update
 
 
@@ -51,12 +51,12 @@ class Recurrent(nn.Module):
 
 def single(make: Callable[[int], nn.Module], data: Any, seed: int, rate: float | None) -> Member:
     """Float32, as people train."""
-    one = member(make, data, seed, rate)
-    one.model.float()
-    for split in (one.train, *one.held_out.values()):
+    built = member(make, data, seed, rate)
+    built.model.float()
+    for split in (built.train, *built.held_out.values()):
         split.inputs = tuple(column.float() for column in split.inputs)
         split.target = split.target.float()
-    return one
+    return built
 
 
 def wildly(seed: int) -> Member:
@@ -119,7 +119,7 @@ def die_at(place: str, number: int) -> None:
         return call
 
     if place == "step":
-        Engine.advance = counted(Engine.advance)  # type: ignore[method-assign]
+        TrainingEngine.advance = counted(TrainingEngine.advance)  # type: ignore[method-assign]
     elif place == "middle":
         Update.step = counted(Update.step)  # type: ignore[method-assign]
     else:
@@ -133,8 +133,8 @@ def run(scenario: str, every: float, checkpoint: Path | None, out: Path) -> None
         reports = train(members, settings, checkpoint=checkpoint)
     tensors = {
         f"{number}/{name}": tensor.detach().clone()
-        for number, one in enumerate(members)
-        for name, tensor in (*one.model.named_parameters(), *one.model.named_buffers())
+        for number, built in enumerate(members)
+        for name, tensor in (*built.model.named_parameters(), *built.model.named_buffers())
     }
     save_file(tensors, out.with_suffix(".safetensors"))
     plain = [

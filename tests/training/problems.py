@@ -1,4 +1,4 @@
-"""Small problems in double precision, and training as anybody would write it: the slow road."""
+"""Small problems in double precision, and a plain training loop as the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopped at any moment and picked up again: to the last bit as if nothing had happened."""
+"""Training that is stopped at any moment and resumed gives the same bits as one whole run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.training.problems import assert_same_weights, copies, hyper, member, 
 from weightloom.errors import CheckpointError
 from weightloom.training import Member, Report, Settings, train
 from weightloom.training import checkpoint as files
-from weightloom.training.engine import Engine
+from weightloom.training.engine import TrainingEngine
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def facts(reports: list[Report]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def graveyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.killed", str(folder)],
@@ -53,23 +53,25 @@ def graveyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(DEATHS)))
 @pytest.mark.parametrize("scenario", range(len(SCENARIOS)))
-def test_killed_and_resumed_is_never_killed(graveyard: Path, scenario: int, number: int) -> None:
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
+    killed_runs: Path, scenario: int, number: int
+) -> None:
     name = f"{scenario}-{number}"
-    ends = json.loads((graveyard / "ends.json").read_text())[name]
+    ends = json.loads((killed_runs / "ends.json").read_text())[name]
     assert ends == [signal.SIGKILL] * len(DEATHS[number][1]) + [0]
-    whole = load_file(graveyard / f"{scenario}-whole.safetensors")
-    resumed = load_file(graveyard / f"{name}.safetensors")
+    whole = load_file(killed_runs / f"{scenario}-whole.safetensors")
+    resumed = load_file(killed_runs / f"{name}.safetensors")
     assert whole.keys() == resumed.keys()
     for key, tensor in whole.items():
         assert tensor.numpy().tobytes() == resumed[key].numpy().tobytes(), key
-    for_reports = (graveyard / f"{name}.json", graveyard / f"{scenario}-whole.json")
+    for_reports = (killed_runs / f"{name}.json", killed_runs / f"{scenario}-whole.json")
     assert for_reports[0].read_text() == for_reports[1].read_text()
 
 
 @pytest.mark.slow
-def test_the_scenarios_are_what_they_say(graveyard: Path) -> None:
+def test_the_scenarios_end_as_described(killed_runs: Path) -> None:
     statuses = [
-        [status for status, *_ in json.loads((graveyard / f"{n}-whole.json").read_text())]
+        [status for status, *_ in json.loads((killed_runs / f"{n}-whole.json").read_text())]
         for n in range(len(SCENARIOS))
     ]
     assert statuses == [
@@ -79,7 +81,7 @@ def test_the_scenarios_are_what_they_say(graveyard: Path) -> None:
         ["plateau", "done"],
         ["done"] * 2,
     ]
-    assert not list(graveyard.glob("*.part"))
+    assert not list(killed_runs.glob("*.part"))
 
 
 # -- Ctrl-C ---------------------------------------------------------------------------------------
@@ -87,19 +89,19 @@ def test_the_scenarios_are_what_they_say(graveyard: Path) -> None:
 
 def press_at(monkeypatch: pytest.MonkeyPatch, step: int, times: int = 1) -> None:
     """SIGINT, as Ctrl-C sends it, in the middle of a step."""
-    real = Engine._over_processes
+    real = TrainingEngine._over_processes
 
-    def middle(self: Engine, values: Tensor) -> Tensor:
+    def middle(self: TrainingEngine, values: Tensor) -> Tensor:
         if self.step == step:
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
         return real(self, values)
 
-    monkeypatch.setattr(Engine, "_over_processes", middle)
+    monkeypatch.setattr(TrainingEngine, "_over_processes", middle)
 
 
-def test_ctrl_c_ends_training_and_a_second_call_goes_on(
+def test_ctrl_c_ends_training_and_a_second_call_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(epochs=3, batch_size=10, optimiser="adam")
@@ -117,24 +119,24 @@ def test_ctrl_c_ends_training_and_a_second_call_goes_on(
     assert not torch.equal(stopped[0].model.encoder[0].weight, members[0].model.encoder[0].weight)
     got = train(fresh, settings, checkpoint=path)
     assert facts(got) == facts(want)
-    for one, other in zip(whole, fresh, strict=True):
-        assert_same_weights(one.model, other.model)
+    for trained, other in zip(whole, fresh, strict=True):
+        assert_same_weights(trained.model, other.model)
     again = train(stopped, settings, checkpoint=path)  # finished: nothing to do but to read
     assert again == got
-    for one, other in zip(whole, stopped, strict=True):
-        assert_same_weights(one.model, other.model)
+    for trained, other in zip(whole, stopped, strict=True):
+        assert_same_weights(trained.model, other.model)
 
 
 def test_ctrl_c_without_a_checkpoint_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = copies([member()] * 2)
+    trained, other = copies([member()] * 2)
     press_at(monkeypatch, step=3)
-    report = train([one], Settings(epochs=3, batch_size=10))[0]
+    report = train([trained], Settings(epochs=3, batch_size=10))[0]
     assert (report.status, report.steps) == ("interrupted", 4)
     train([other], Settings(epochs=1, batch_size=10))
-    assert_same_weights(one.model, other.model)
+    assert_same_weights(trained.model, other.model)
 
 
-def test_ctrl_c_twice_is_out_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_twice_stops_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     press_at(monkeypatch, step=3, times=2)
     with pytest.raises(KeyboardInterrupt):
         train([member()], Settings(epochs=3, batch_size=10))
@@ -143,41 +145,41 @@ def test_ctrl_c_twice_is_out_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_interrupt_from_a_callback(tmp_path: Path) -> None:
     settings = Settings(epochs=3, batch_size=10)
-    one, other = copies([member()] * 2)
+    trained, other = copies([member()] * 2)
 
     def stop(step: int, values: list[dict[str, float]]) -> None:
         if step == 8:
             raise KeyboardInterrupt
 
     path = tmp_path / "run"
-    report = train([one], settings, checkpoint=path, on_evaluation=stop)[0]
+    report = train([trained], settings, checkpoint=path, on_evaluation=stop)[0]
     assert (report.status, report.steps) == ("interrupted", 8)
     assert len(report.curves["train"][0]) == 2
-    assert facts(train([one], settings, checkpoint=path)) == facts(train([other], settings))
-    assert_same_weights(one.model, other.model)
+    assert facts(train([trained], settings, checkpoint=path)) == facts(train([other], settings))
+    assert_same_weights(trained.model, other.model)
 
 
 @pytest.mark.parametrize("every", [0.0, 30.0])
-def test_an_interrupt_when_everybody_has_just_stopped(tmp_path: Path, every: float) -> None:
+def test_an_interrupt_after_all_members_have_stopped(tmp_path: Path, every: float) -> None:
     """A group that is done is not begun again, even if there was no time to say so."""
     settings = Settings(
         epochs=9, batch_size=40, learning_rate=1e-9, patience=2, checkpoint_every=every
     )
-    one, other = copies([member()] * 2)
+    trained, other = copies([member()] * 2)
 
     def stop(step: int, values: list[dict[str, float]]) -> None:
         if step == 3:
             raise KeyboardInterrupt
 
     path = tmp_path / "run"
-    report = train([one], settings, checkpoint=path, on_evaluation=stop)[0]
+    report = train([trained], settings, checkpoint=path, on_evaluation=stop)[0]
     assert (report.status, report.steps) == ("plateau", 3)
     again = train([other], settings, checkpoint=path)[0]
     assert again == report
-    assert_same_weights(one.model, other.model)
+    assert_same_weights(trained.model, other.model)
 
 
-def test_killed_when_everybody_has_just_stopped(
+def test_killed_after_all_members_have_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last checkpoint of a group may be the one after its last step."""
@@ -186,15 +188,17 @@ def test_killed_when_everybody_has_just_stopped(
     )
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "finish", lambda self, status: None if status is None else 1 / 0)
+        patch.setattr(
+            TrainingEngine, "finish", lambda self, status: None if status is None else 1 / 0
+        )
         with pytest.raises(ZeroDivisionError):
             train([member()], settings, checkpoint=path)
-    one, other = copies([member()] * 2)
-    assert facts(train([one], settings, checkpoint=path)) == facts(train([other], settings))
-    assert_same_weights(one.model, other.model)
+    trained, other = copies([member()] * 2)
+    assert facts(train([trained], settings, checkpoint=path)) == facts(train([other], settings))
+    assert_same_weights(trained.model, other.model)
 
 
-def test_an_error_of_a_callback_is_the_callers(tmp_path: Path) -> None:
+def test_an_error_in_a_callback_is_raised(tmp_path: Path) -> None:
     def broken(step: int, values: list[dict[str, float]]) -> None:
         raise RuntimeError("mine")
 
@@ -204,13 +208,13 @@ def test_an_error_of_a_callback_is_the_callers(tmp_path: Path) -> None:
 
 def test_other_threads_may_train() -> None:
     """Signals belong to the main thread; elsewhere there is nothing to install."""
-    found: list[Report] = []
+    reports: list[Report] = []
     thread = threading.Thread(
-        target=lambda: found.extend(train([member()], Settings(epochs=1, batch_size=10)))
+        target=lambda: reports.extend(train([member()], Settings(epochs=1, batch_size=10)))
     )
     thread.start()
     thread.join()
-    assert found[0].status == "done"
+    assert reports[0].status == "done"
 
 
 # -- the file -------------------------------------------------------------------------------------
@@ -218,27 +222,27 @@ def test_other_threads_may_train() -> None:
 
 def finished(tmp_path: Path, **changes: Any) -> tuple[Path, Member, Settings]:
     settings = Settings(**{"epochs": 1, "batch_size": 10, "optimiser": "adam", **changes})
-    one = member()
+    trained = member()
     path = tmp_path / "run.safetensors"
-    train([one], settings, checkpoint=path)
-    return path, one, settings
+    train([trained], settings, checkpoint=path)
+    return path, trained, settings
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, one, settings = finished(tmp_path)
+    path, trained, settings = finished(tmp_path)
 
-    def never(self: Engine) -> None:
+    def never(self: TrainingEngine) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(Engine, "advance", never)
+    monkeypatch.setattr(TrainingEngine, "advance", never)
     other = member()
     report = train([other], settings, checkpoint=path)[0]
     assert (report.status, report.steps) == ("done", 4)
-    assert_same_weights(one.model, other.model)
+    assert_same_weights(trained.model, other.model)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_nothing_is_pickled_and_the_folder_is_made(tmp_path: Path) -> None:
+def test_nothing_is_pickled_and_the_folder_is_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "run.safetensors"
     train([member()], Settings(epochs=1, batch_size=10), checkpoint=path)
     with safe_open(path, framework="pt") as file:
@@ -318,9 +322,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(CheckpointError, match=r"could not be written: .*No space left"):
             train([member()], settings, checkpoint=path)
     assert list(tmp_path.iterdir()) == [path]
-    one, other = member(), member()
-    assert facts(train([one], settings, checkpoint=path)) == facts(train([other], settings))
-    assert_same_weights(one.model, other.model)
+    trained, other = member(), member()
+    assert facts(train([trained], settings, checkpoint=path)) == facts(train([other], settings))
+    assert_same_weights(trained.model, other.model)
 
 
 def test_saving_takes_no_more_than_its_share(
@@ -336,14 +340,14 @@ def test_saving_takes_no_more_than_its_share(
         real(*args)
 
     monkeypatch.setattr(files, "write", slow)
-    advance = Engine.advance
+    advance = TrainingEngine.advance
 
-    def slowly(self: Engine) -> None:
+    def slowly(self: TrainingEngine) -> None:
         time.sleep(0.1)
         advance(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "advance", slowly)
+        patch.setattr(TrainingEngine, "advance", slowly)
         settings = Settings(epochs=3, batch_size=10, checkpoint_every=1e-6)
         train([member()], settings, checkpoint=tmp_path / "a")
     gaps = [later - earlier for earlier, later in pairwise(written[:-1])]  # the last is the end's

@@ -1,4 +1,4 @@
-"""Two processes are one, within rounding."""
+"""Two processes give the result of one, within rounding."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(folder: Path) -> None:
+def test_two_processes_give_the_result_of_one(folder: Path) -> None:
     here = run(1, None)
     facts = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert json.dumps(facts[0]) == json.dumps(facts[1])
     for name, (members, reports) in here.items():
         tensors = [load_file(folder / f"{name}-{rank}.safetensors") for rank in (0, 1)]
-        for number, (one, report) in enumerate(zip(members, reports, strict=True)):
+        for number, (trained, report) in enumerate(zip(members, reports, strict=True)):
             status, message, steps, curves = facts[0][name][number]
             assert (status, steps) == (report.status, report.steps), message
             assert message.split(" (")[0] == report.message.split(" (")[0]
-            for key, tensor in one.model.named_parameters():
+            for key, tensor in trained.model.named_parameters():
                 theirs = tensors[0][f"{number}/{key}"]
                 assert torch.equal(theirs, tensors[1][f"{number}/{key}"])
                 if status != "diverged":

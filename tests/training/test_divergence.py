@@ -1,4 +1,4 @@
-"""What is no longer finite stops, says where, and leaves the others alone."""
+"""A member that diverges stops, its report says where, and the others go on."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def test_step_and_layer_are_named(company: int) -> None:
     bad = Member(poisoned(0, after=6), points(0), {"test": points(1)}, name="bad")
     others = [Member(poisoned(s, after=10**6), points(s), {"test": points(1)}) for s in (1, 2)]
     members = [bad, *others[:company]]
-    for one in members:
-        one.model[1].after = 10**6
-        one.model[1].calls.fill_(0.0)
+    for poisoned_member in members:
+        poisoned_member.model[1].after = 10**6
+        poisoned_member.model[1].calls.fill_(0.0)
     bad.model[1].calls.fill_(10**6 - 6.0)
     reports = train(members, Settings(epochs=4, batch_size=10))
     assert reports[0].status == "diverged"
     assert reports[0].steps == 5
-    said = reports[0].message
-    assert said.startswith("step 6: the output of layer '1' (Poison) is not finite (loss at the")
+    message = reports[0].message
+    assert message.startswith("step 6: the output of layer '1' (Poison) is not finite (loss at the")
     assert all(math.isnan(value) for value in reports[0].final.values())
     assert reports[0].curves["test"][0] == [4]
     assert [report.status for report in reports[1:]] == ["done"] * company
@@ -63,7 +63,7 @@ def test_step_and_layer_are_named(company: int) -> None:
     assert torch.isfinite(bad.model[0].weight).all()  # as they were before the step
 
 
-def test_the_others_go_on_as_if_alone() -> None:
+def test_the_others_go_on_as_in_separate_runs() -> None:
     rates = (0.05, 1e6, 0.02, 1e9)
     members = [member(hyper, pairs, seed, rate) for seed, rate in enumerate(rates)]
     settings = Settings(epochs=6, batch_size=10, optimiser="momentum")
@@ -75,10 +75,14 @@ def test_the_others_go_on_as_if_alone() -> None:
         assert train([other], settings)[0].steps == reports[number].steps == 24
         assert_same_weights(members[number].model, other.model, **CLOSE)
     for number in (1, 3):
-        said = train([alone[number]], settings)[0]
-        assert (said.status, said.steps) == ("diverged", reports[number].steps)
-        assert reports[number].message.split(" (")[0] == said.message.split(" (")[0]
-        assert "layer" in said.message or "weight" in said.message or "overflows" in said.message
+        report_alone = train([alone[number]], settings)[0]
+        assert (report_alone.status, report_alone.steps) == ("diverged", reports[number].steps)
+        assert reports[number].message.split(" (")[0] == report_alone.message.split(" (")[0]
+        assert (
+            "layer" in report_alone.message
+            or "weight" in report_alone.message
+            or "overflows" in report_alone.message
+        )
 
 
 class Root(nn.Module):
@@ -118,12 +122,12 @@ def test_a_gradient_that_is_not_finite_in_the_last_step() -> None:
     assert "step 1: the parameter 'inner.weight' is not finite after it" in report.message
 
 
-@pytest.mark.parametrize(("which", "said"), [(0, "input 0 of the model"), (1, "the target")])
-def test_data_that_are_not_finite(which: int, said: str) -> None:
+@pytest.mark.parametrize(("which", "culprit"), [(0, "input 0 of the model"), (1, "the target")])
+def test_data_that_are_not_finite(which: int, culprit: str) -> None:
     split = points(0)
     split.columns[which][7] = float("inf")
     report = train([Member(plain(0), split)], Settings(epochs=1, batch_size=40))[0]
-    assert report.message == f"step 1: {said} is not finite"
+    assert report.message == f"step 1: {culprit} is not finite"
     assert report.curves == {}
     assert report.final == {}
 
@@ -139,8 +143,8 @@ def test_weights_that_were_never_finite() -> None:
     model = hyper(0)
     with torch.no_grad():
         model.head.joint_offset[-1] = float("inf")
-    one = Member(model, pairs(0))
-    report = train([one], Settings(epochs=1, batch_size=8))[0]
+    member = Member(model, pairs(0))
+    report = train([member], Settings(epochs=1, batch_size=8))[0]
     assert report.message.startswith("step 1: 'head.joint_offset' was not finite before it")
 
 

@@ -14,8 +14,8 @@ from torch.func import vmap
 from tests.training.problems import CLOSE, assert_same_weights, copies, hyper, member, pairs
 from weightloom.training import Settings, train
 from weightloom.training import linear as ordered
+from weightloom.training.choices import OBJECTIVES
 from weightloom.training.linear import LARGE, OrderedGradients
-from weightloom.training.objectives import OBJECTIVES
 from weightloom.training.stack import Stacked
 
 S, OUT, IN = 3, 128, 130
@@ -58,7 +58,7 @@ def test_values_and_gradients(rows: tuple[int, ...], x: Any, weight: Any, bias: 
     torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
-def test_gradients_lie_as_the_weights_do() -> None:
+def test_gradients_have_the_strides_of_the_weights() -> None:
     """Otherwise every step copies them, number by number. Plain vmap does not: hence all this."""
 
     def strides(inside: Any) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ def test_gradients_lie_as_the_weights_do() -> None:
     assert strides(nullcontext()) != (OUT * IN, IN, 1)
 
 
-def test_it_keeps_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_used_where_it_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: Any) -> Any:
         raise AssertionError
 
@@ -89,7 +89,7 @@ def test_it_keeps_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) ->
             vmap(F.linear)(x, weight)
 
 
-def test_a_stack_uses_it_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_uses_it_and_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     real = ordered._Linear.apply
     monkeypatch.setattr(ordered, "LARGE", 1)
@@ -100,9 +100,9 @@ def test_a_stack_uses_it_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     settings = Settings(epochs=2, batch_size=12, optimiser="adam")
     train(members, settings)
     assert calls
-    for one, other in zip(members, alone, strict=True):
-        train([other], settings)
-        assert_same_weights(one.model, other.model, **CLOSE)
+    for stacked, separate in zip(members, alone, strict=True):
+        train([separate], settings)
+        assert_same_weights(stacked.model, separate.model, **CLOSE)
 
 
 def test_second_derivatives() -> None:

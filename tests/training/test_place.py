@@ -24,23 +24,23 @@ def doubled(split: Split) -> Split:
 def test_double_precision_on_single_precision_models(members: int, tmp_path: Path) -> None:
     """Computed in float64, kept in float32: so it differs from float32 by rounding, and agrees
     with training of the same weights in float64 to half a unit in the last place of float32."""
-    made = [single(hyper, pairs, seed, None) for seed in range(members)]
-    single_precision, exact = copies(made), copies(made)
-    for one in exact:
-        one.model.double()
-        one.train = doubled(one.train)
-        one.held_out = {name: doubled(split) for name, split in one.held_out.items()}
+    originals = [single(hyper, pairs, seed, None) for seed in range(members)]
+    single_precision, exact = copies(originals), copies(originals)
+    for member in exact:
+        member.model.double()
+        member.train = doubled(member.train)
+        member.held_out = {name: doubled(split) for name, split in member.held_out.items()}
     common = {"epochs": 4, "batch_size": 10, "optimiser": "adam"}
     wide = Settings(precision="64-true", **common)
-    reports = train(made, wide, checkpoint=tmp_path / "run")
+    reports = train(originals, wide, checkpoint=tmp_path / "run")
     want = train(exact, Settings(**common))
     train(single_precision, Settings(**common))
-    for number, one in enumerate(made):
-        assert {tensor.dtype for tensor in state(one.model).values()} == {torch.float32}
-        assert_same_weights(one.model, exact[number].model.float())
+    for number, member in enumerate(originals):
+        assert {tensor.dtype for tensor in state(member.model).values()} == {torch.float32}
+        assert_same_weights(member.model, exact[number].model.float())
         assert reports[number].curves["test"] == want[number].curves["test"]
         assert reports[number].curves["train"] == want[number].curves["train"]
-        ours = torch.cat([p.flatten() for p in one.model.parameters()])
+        ours = torch.cat([p.flatten() for p in member.model.parameters()])
         theirs = torch.cat([p.flatten() for p in single_precision[number].model.parameters()])
         assert not torch.equal(ours, theirs)
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
@@ -51,21 +51,21 @@ def test_double_precision_is_resumed_in_double_precision(
     members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(epochs=3, batch_size=10, optimiser="adam", precision="64-true")
-    made = [single(hyper, pairs, seed, None) for seed in range(members)]
-    whole, stopped = copies(made), copies(made)
+    originals = [single(hyper, pairs, seed, None) for seed in range(members)]
+    whole, stopped = copies(originals), copies(originals)
     train(whole, settings)
     with monkeypatch.context() as patch:
         press_at(patch, step=5)
         reports = train(stopped, settings, checkpoint=tmp_path / "run")
     assert [report.status for report in reports] == ["interrupted"] * members
     train(stopped, settings, checkpoint=tmp_path / "run")
-    for one, other in zip(whole, stopped, strict=True):
-        assert_same_weights(one.model, other.model)
+    for member, other in zip(whole, stopped, strict=True):
+        assert_same_weights(member.model, other.model)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_half_precision_learns(precision: str) -> None:
-    """In a process of its own: some CPUs kill it unless told to leave instructions alone."""
+    """In a process of its own: on some CPUs bfloat16 kills it unless oneDNN is restricted."""
     code = f"""
 import torch
 from tests.training.killed import single

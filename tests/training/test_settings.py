@@ -1,4 +1,4 @@
-"""Settings: what is wrong is said, all of it, with what would be right."""
+"""Settings: one error lists all problems, with what would be right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from weightloom.errors import TrainingError
 from weightloom.training import Settings
-from weightloom.training.optimisers import make_schedule
+from weightloom.training.choices import make_schedule
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from weightloom.training.optimisers import make_schedule
         ),
     ],
 )
-def test_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+def test_invalid_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         Settings(**{"epochs": 1, "batch_size": 1, **changes})
 
@@ -52,7 +52,7 @@ def test_all_problems_at_once() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10, 69, 1000, 5000])
-def test_cosine_rises_to_one_and_falls_to_nothing(steps: int) -> None:
+def test_cosine_rises_to_one_and_falls_to_zero(steps: int) -> None:
     rate = make_schedule("cosine", {}, steps, steps)
     rates = [rate(step) for step in range(steps)]
     peak = rates.index(max(rates))
@@ -65,16 +65,16 @@ def test_cosine_rises_to_one_and_falls_to_nothing(steps: int) -> None:
         assert rates[-1] < 0.01
 
 
-def test_step_falls_in_thirds_unless_told() -> None:
+def test_step_falls_in_thirds_by_default() -> None:
     rate = make_schedule("step", {}, 9, 3)
     assert [rate(step) for step in (0, 2, 3, 5, 6, 8)] == pytest.approx(
         [1, 1, 0.1, 0.1, 0.01, 0.01]
     )
-    told = make_schedule("step", {"every": 2, "factor": 0.5}, 12, 3)
-    assert [told(step) for step in (5, 6, 11)] == pytest.approx([1, 0.5, 0.5])
+    schedule = make_schedule("step", {"every": 2, "factor": 0.5}, 12, 3)
+    assert [schedule(step) for step in (5, 6, 11)] == pytest.approx([1, 0.5, 0.5])
 
 
-def test_what_belongs_to_a_result() -> None:
+def test_settings_that_a_result_depends_on() -> None:
     a = Settings(epochs=1, batch_size=1, checkpoint_every=0, optimiser="adam")
     b = Settings(epochs=1, batch_size=1, optimiser="adam")
     assert a.plain() == b.plain()

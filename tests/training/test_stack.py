@@ -1,4 +1,4 @@
-"""Many members at once are the same members one by one."""
+"""Training many members at once equals training them one by one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.training.problems import (
 from weightloom.errors import SlowPathWarning
 from weightloom.training import Member, Report, Settings, Split, train
 from weightloom.training.batches import Batches
-from weightloom.training.objectives import OBJECTIVES
-from weightloom.training.plan import LARGEST, difference, partition
+from weightloom.training.choices import OBJECTIVES
+from weightloom.training.partition import LARGEST, difference, partition
 from weightloom.training.stack import Stacked
 
 KINDS = [(hyper, pairs), (embedding, pairs), (plain, points)]
@@ -42,9 +42,9 @@ def assert_equal_to_separate_runs(
     ]
     alone = copies(members)
     together = train(members, settings)
-    for one, other, report in zip(members, alone, together, strict=True):
+    for stacked, other, report in zip(members, alone, together, strict=True):
         separate = train([other], settings)[0]
-        assert_same_weights(one.model, other.model, **(tolerance or CLOSE))
+        assert_same_weights(stacked.model, other.model, **(tolerance or CLOSE))
         assert (report.status, report.steps) == (separate.status, separate.steps)
         assert report.curves.keys() == separate.curves.keys()
         for name, (steps, values) in separate.curves.items():
@@ -99,11 +99,11 @@ def test_shared_tensors_are_not_copied_for_each_member() -> None:
     batch = Batches(same, 12).take(1)
     assert batch.shared == (True, True, True)
     assert batch.columns[0].shape == (12, 6)
-    other = [Member(hyper(k), split, seed=k) for k in range(3)]
-    batch = Batches(other, 12).take(1)
+    separate = [Member(hyper(k), split, seed=k) for k in range(3)]
+    batch = Batches(separate, 12).take(1)
     assert batch.shared == (False, False, False)
     for k in range(3):
-        alone = Batches([other[k]], 12).take(1)
+        alone = Batches([separate[k]], 12).take(1)
         for ours, theirs in zip(batch.columns, alone.columns, strict=True):
             assert torch.equal(ours[k], theirs)
 
@@ -172,8 +172,8 @@ def test_running_statistics_are_each_members_own() -> None:
     fresh[2].train.target[:] = float("nan")
     again = train(fresh, Settings(epochs=3, batch_size=12))
     assert [report.status for report in again] == ["done", "done", "diverged"]
-    for one, other in zip(fresh[:2], members[:2], strict=True):
-        assert_same_weights(one.model, other.model, **CLOSE)
+    for stacked, separate in zip(fresh[:2], members[:2], strict=True):
+        assert_same_weights(stacked.model, separate.model, **CLOSE)
     assert again[0].final == pytest.approx(reports[0].final)
 
 
@@ -194,11 +194,11 @@ def test_a_buffer_that_is_replaced_not_changed() -> None:
     torch.manual_seed(0)
     members = [Member(Average(), points(s), {"test": points(9)}, seed=s) for s in range(3)]
     assert_equal_to_separate_runs(members, Settings(epochs=3, batch_size=12))
-    assert len({one.model.mean.item() for one in members}) == 3
+    assert len({stacked.model.mean.item() for stacked in members}) == 3
 
 
 def test_hypernetwork_with_batch_norm_in_its_primary() -> None:
-    def made(seed: int) -> nn.Module:
+    def make(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         primary = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 1))
         encoder = wl.mlp([5, 4], last_activation=True)
@@ -210,27 +210,27 @@ def test_hypernetwork_with_batch_norm_in_its_primary() -> None:
         condition = torch.randn(20, 5, generator=g, dtype=torch.float64)
         return Split((x, condition), x[..., :1] * condition[:, None, :1])
 
-    members = [Member(made(s), several(s), {"validation": several(9)}, seed=s) for s in range(3)]
+    members = [Member(make(s), several(s), {"validation": several(9)}, seed=s) for s in range(3)]
     assert_equal_to_separate_runs(members, Settings(epochs=3, batch_size=10))
 
 
 @pytest.mark.parametrize("head", ["full", "chunked", "per_layer"])
 def test_heads(head: str) -> None:
-    def made(seed: int) -> nn.Module:
+    def make(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         options = {"chunked": wl.ChunkedHead(8), "per_layer": wl.PerLayerHead()}
         chosen = options.get(head, "full")
         encoder = wl.mlp([5, 4], last_activation=True)
         return wl.HyperNetwork(wl.mlp([6, 60, 1]), encoder, head=chosen).double()
 
-    members = [member(made, pairs, seed) for seed in range(3)]
+    members = [member(make, pairs, seed) for seed in range(3)]
     assert_equal_to_separate_runs(members, Settings(epochs=2, batch_size=10))
 
 
-def test_a_contracted_layer_in_a_stack() -> None:
-    """Wide enough that the head's table is contracted with x: the road of fig. 3."""
+def test_a_stack_with_a_contracted_layer() -> None:
+    """Wide enough that the head's table is contracted with x, as in Figure 3 of modularity."""
 
-    def made(seed: int) -> nn.Module:
+    def make(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         encoder = wl.mlp([5, 4], last_activation=True)
         return wl.HyperNetwork(wl.mlp([300, 10, 1]), encoder).double()
@@ -241,10 +241,10 @@ def test_a_contracted_layer_in_a_stack() -> None:
         condition = torch.randn(40, 5, generator=g, dtype=torch.float64)
         return Split((x, condition), x[:, :5].mul(condition).sum(1, keepdim=True))
 
-    model = made(0)
+    model = make(0)
     split = wide(0)
     assert model.plan(*split.inputs).decisions[0].order == "contract"
-    members = [Member(made(s), wide(s), {"validation": wide(7)}, seed=s) for s in range(3)]
+    members = [Member(make(s), wide(s), {"validation": wide(7)}, seed=s) for s in range(3)]
     assert_equal_to_separate_runs(members, Settings(epochs=2, batch_size=10))
 
 
@@ -295,25 +295,25 @@ class Branching(nn.Module):
     ],
 )
 def test_what_vmap_cannot_do_is_trained_one_after_the_other(kind: Any, reason: str) -> None:
-    def made(seed: int) -> nn.Module:
+    def make(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         return kind().double()
 
-    members = [member(made, points, seed) for seed in range(3)]
+    members = [member(make, points, seed) for seed in range(3)]
     alone = copies(members)
     settings = Settings(epochs=2, batch_size=12)
-    told = []
+    calls = []
     with pytest.warns(SlowPathWarning, match=reason):
-        reports = train(members, settings, on_evaluation=lambda *now: told.append(now))
-    for one, other, report in zip(members, alone, reports, strict=True):
-        separate = train([other], settings)[0]
-        assert_same_weights(one.model, other.model)
+        reports = train(members, settings, on_evaluation=lambda *now: calls.append(now))
+    for stacked, copied, report in zip(members, alone, reports, strict=True):
+        separate = train([copied], settings)[0]
+        assert_same_weights(stacked.model, copied.model)
         assert report.curves == separate.curves
-    assert [[bool(v) for v in values] for _, values in told[:2]] == [[True, False, False]] * 2
-    assert len(told) == 6
+    assert [[bool(v) for v in values] for _, values in calls[:2]] == [[True, False, False]] * 2
+    assert len(calls) == 6
 
 
-def test_an_error_of_the_model_is_its_own() -> None:
+def test_an_error_in_the_model_is_raised_unchanged() -> None:
     members = [
         Member(plain(s), Split((torch.zeros(9, 4).double(),), torch.zeros(9, 1))) for s in (0, 1)
     ]
@@ -333,9 +333,9 @@ def test_different_architectures_are_trained_in_turn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(members, settings)
-    for one, other in zip(members, alone, strict=True):
-        train([other], settings)
-        assert_same_weights(one.model, other.model, **CLOSE)
+    for stacked, separate in zip(members, alone, strict=True):
+        train([separate], settings)
+        assert_same_weights(stacked.model, separate.model, **CLOSE)
 
 
 def test_a_hidden_difference_is_found_and_named() -> None:
@@ -350,9 +350,9 @@ def test_a_hidden_difference_is_found_and_named() -> None:
     settings = Settings(epochs=2, batch_size=12)
     with pytest.warns(SlowPathWarning, match=r"differs from that of member 0 in 1.negative_slope"):
         train(members, settings)
-    for one, other in zip(members, alone, strict=True):
-        train([other], settings)
-        assert_same_weights(one.model, other.model)
+    for stacked, separate in zip(members, alone, strict=True):
+        train([separate], settings)
+        assert_same_weights(stacked.model, separate.model)
 
 
 class Odd(nn.Module):
@@ -389,14 +389,14 @@ def test_different_seeds_of_a_hypernetwork_are_no_difference() -> None:
 def test_stacks_are_cut_where_tensors_get_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [member(plain, points, seed) for seed in range(5)]
     assert LARGEST == 2**25
-    monkeypatch.setattr("weightloom.training.plan.LARGEST", 2 * 9 * 6 * 8)  # two first layers
+    monkeypatch.setattr("weightloom.training.partition.LARGEST", 2 * 9 * 6 * 8)  # two first layers
     assert partition(members, OBJECTIVES["mse"], 12, None) == [[0], [1, 2], [3, 4]]
     alone = copies(members)
     settings = Settings(epochs=2, batch_size=12)
     train(members, settings)
-    for one, other in zip(members, alone, strict=True):
-        train([other], settings)
-        assert_same_weights(one.model, other.model, **CLOSE)
+    for stacked, separate in zip(members, alone, strict=True):
+        train([separate], settings)
+        assert_same_weights(stacked.model, separate.model, **CLOSE)
 
 
 def test_augmented_members_at_once() -> None:
@@ -407,8 +407,8 @@ def test_augmented_members_at_once() -> None:
         return (inputs[0] + noise,), target
 
     members = [member(plain, points, seed) for seed in range(3)]
-    for one in members:
-        one.augment = augment
+    for stacked in members:
+        stacked.augment = augment
     assert_equal_to_separate_runs(members, Settings(epochs=3, batch_size=12))
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from tests.cli.test_inspect import disguised, mlp
 from weightloom.bounds import report
 from weightloom.symmetry import equivalent
-from weightloom.symmetry.checkpoint import infer
+from weightloom.symmetry.files.architecture import infer
 from weightloom.web.tabs.compare_answer import answer_for, bounds_of, example, reduced_file
 
 
@@ -50,11 +50,11 @@ def test_a_disguise_is_seen_through(tmp_path):
     # What was matched brings the second network's weights to the first's.
     a, b = load(first), load(second)
     for layer, previous in (("0", None), ("2", "0")):
-        (row,) = (one for one in answer["matched"] if one["layer"] == layer)
+        (row,) = (match for match in answer["matched"] if match["layer"] == layer)
         order, factor = torch.tensor(row["permutation"]), torch.tensor(row["factor"]).double()
         weight = b[f"{layer}.weight"][order] * factor[:, None]
         if previous is not None:
-            (into,) = (one for one in answer["matched"] if one["layer"] == previous)
+            (into,) = (match for match in answer["matched"] if match["layer"] == previous)
             weight = weight[:, into["permutation"]] / torch.tensor(into["factor"]).double()
         assert torch.allclose(weight, a[f"{layer}.weight"], rtol=1e-4)  # factors have 6 digits
         assert row["moved"] == int((order != torch.arange(len(order))).sum())
@@ -69,7 +69,7 @@ def test_clones_are_named_and_can_be_left_out(tmp_path):
     answer = answer_for(files, None)
     assert answer["equivalence"]["same"]
     assert answer["equivalence"]["reduced"]
-    assert [len(one["removed"]) for one in answer["networks"]] == [0, 2]
+    assert [len(network["removed"]) for network in answer["networks"]] == [0, 2]
     assert any("no layer reads it" in text for text in answer["networks"][1]["removed"])
     small = reduced_file(files[1], None)
     before, after = infer(load(files[1][0].read_bytes())).module, infer(load(small)).module
@@ -99,16 +99,16 @@ def test_one_file_and_its_bounds(tmp_path):
     net = mlp()
     (file,) = written(tmp_path, content(net))
     answer = answer_for([file], None)
-    (one,) = answer["networks"]
+    (network,) = answer["networks"]
     assert answer["equivalence"] is None
     assert "matched" not in answer
-    assert one["name"] == "net-0.safetensors"
-    assert one["parameters"] == sum(p.numel() for p in net.parameters())
-    assert one["activation"] == "relu"
-    assert one["normality"]["normal"]
-    found = bounds_of(file, None)
-    assert found["reason"] is None
-    assert found["bounds"]["lipschitz"]["2"]["upper"] == float(report(net).lipschitz["2"].upper)
+    assert network["name"] == "net-0.safetensors"
+    assert network["parameters"] == sum(p.numel() for p in net.parameters())
+    assert network["activation"] == "relu"
+    assert network["normality"]["normal"]
+    about = bounds_of(file, None)
+    assert about["reason"] is None
+    assert about["bounds"]["lipschitz"]["2"]["upper"] == float(report(net).lipschitz["2"].upper)
 
 
 def test_the_activation_matters(tmp_path):
@@ -180,7 +180,7 @@ def beyond():
 
 
 @pytest.mark.parametrize(
-    ("name", "made", "message"),
+    ("name", "contents", "message"),
     [
         ("a.safetensors", lambda: pickled(True), "was refused: it is a pickle"),
         ("a.safetensors", lambda: pickled(False), "was refused: it is a pickle"),
@@ -195,8 +195,8 @@ def beyond():
         ("a.safetensors", lambda: save({}), "empty"),
     ],
 )
-def test_hostile_files(client, name, made, message):
-    answer = ask(client, (name, made()))
+def test_hostile_files(client, name, contents, message):
+    answer = ask(client, (name, contents()))
     assert answer.status_code == 422
     text = answer.json()["error"]
     assert message in text
@@ -248,5 +248,5 @@ def test_files_that_are_too_large(page_settings):
     )
     answer = small.post("/api/compare/upload", content=b"x" * 1001)
     assert answer.status_code == 413
-    assert "larger than 0.001 MB" in answer.json()["error"]
+    assert "larger than the limit of 0.001 MB" in answer.json()["error"]
     assert small.post("/api/compare/upload", content=b"x" * 1000).status_code == 200

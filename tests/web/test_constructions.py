@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load
 
 from weightloom.errors import ConfigError
-from weightloom.symmetry.checkpoint import infer
-from weightloom.web.tabs.constructions_catalogue import CATALOGUE, build, described
-from weightloom.web.tabs.constructions_targets import LINE, SQUARE
-from weightloom.web.tabs.constructions_view import safetensors_of, view
+from weightloom.symmetry.files.architecture import infer
+from weightloom.web.tabs.constructions.catalogue import CATALOGUE, build, described
+from weightloom.web.tabs.constructions.makers import LINE, SQUARE
+from weightloom.web.tabs.constructions.view import safetensors_of, view
 
 # Values below 10 with 7 digits are off by 5e-7 at most; a difference of two by 1e-6, and once more.
 ROUNDED = 1.6e-6
@@ -26,19 +26,19 @@ def test_every_construction(name):
     json.dumps(answer, allow_nan=False)
     assert answer["graph"]["widths"][-1] >= 1
     assert sum(answer["graph"]["widths"][1:-1]) == answer["nodes"]
-    found = answer["certificate"]
-    if found is None:
+    certificate = answer["certificate"]
+    if certificate is None:
         assert name == "random"
         return
-    assert found["holds"]
-    if found["kind"] == "largest":
-        assert max(answer["error"]) <= found["bound"] + ROUNDED
+    assert certificate["holds"]
+    if certificate["kind"] == "largest":
+        assert max(answer["error"]) <= certificate["bound"] + ROUNDED
     columns = answer["output"], answer["target"]
     outputs = [columns[0]] if answer["dims"] == 2 else columns[0]
     targets = [columns[1]] if answer["dims"] == 2 else columns[1]
     apart = [
-        max(abs(a - b) for a, b in zip(one, other, strict=True))
-        for one, other in zip(outputs, targets, strict=True)
+        max(abs(a - b) for a, b in zip(output, target, strict=True))
+        for output, target in zip(outputs, targets, strict=True)
     ]
     assert max(apart) == pytest.approx(max(answer["error"]), abs=ROUNDED)
 
@@ -50,8 +50,8 @@ def test_shown_values_are_the_function():
     answer = view("grid", {"target": "wave", "counts": "4"})
     side = answer["side"]
     x, y = (-1 + 2 * place / (side - 1) for place in (35, 10))
-    shown = answer["target"][10 * side + 35]  # row by row: y, then x
-    assert shown == pytest.approx(math.sin(math.pi * x) * math.cos(math.pi * y), abs=2e-7)
+    value = answer["target"][10 * side + 35]  # row by row: y, then x
+    assert value == pytest.approx(math.sin(math.pi * x) * math.cos(math.pi * y), abs=2e-7)
 
 
 def _pairs(answer, which):
@@ -68,11 +68,11 @@ def test_pieces_are_exact():
 def test_pieces_of_a_random_network():
     """Straight between any two marks, and bent at every mark."""
     given = {"width": "8", "depth": "2", "seed": "3"}
-    found = view("random", given)["pieces"]
-    assert 2 <= found["count"] <= found["bound"] == 81
-    assert len(found["breakpoints"]) == found["count"] - 1
+    pieces = view("random", given)["pieces"]
+    assert 2 <= pieces["count"] <= pieces["bound"] == 81
+    assert len(pieces["breakpoints"]) == pieces["count"] - 1
     network = build("random", given).network
-    ends = torch.tensor([-2.0, *found["breakpoints"], 2.0], dtype=torch.float64)[:, None]
+    ends = torch.tensor([-2.0, *pieces["breakpoints"], 2.0], dtype=torch.float64)[:, None]
     quarters = [torch.lerp(ends[:-1], ends[1:], t) for t in (0.25, 0.5, 0.75)]
     with torch.no_grad():
         low, middle, high = (network(places) for places in quarters)
@@ -150,21 +150,25 @@ def test_claims_about_functions_of_two_numbers(name):
     ],
 )
 def test_wrong_parameters(name, given, message):
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         view(name, given)
-    assert message in str(told.value)
+    assert message in str(reported.value)
 
 
 def test_defaults_can_be_reached():
     """Every default is a value that the page's control can have."""
-    for one in described():
-        for p in one["parameters"]:
-            assert p["choices"] or p["low"] <= p["default"] <= p["high"], (one["name"], p["name"])
+    for construction in described():
+        for p in construction["parameters"]:
+            assert p["choices"] or p["low"] <= p["default"] <= p["high"], (
+                construction["name"],
+                p["name"],
+            )
 
 
 def test_through_the_server(client):
     names = [
-        one["name"] for one in client.get("/api/constructions/catalogue").json()["constructions"]
+        construction["name"]
+        for construction in client.get("/api/constructions/catalogue").json()["constructions"]
     ]
     assert names == list(CATALOGUE)
     answer = client.get("/api/constructions/view/bump", params={"s": 2}).json()

@@ -2,9 +2,12 @@
 
 import time
 
+import pytest
 import torch
 
-from weightloom.experiments.completion.digits import digits
+from weightloom.demo.completion import kernel
+from weightloom.demo.completion.kernel import digits, read_image
+from weightloom.web.tabs import draw
 
 
 def drawing(number=0):
@@ -56,3 +59,22 @@ def test_examples_were_held_out(client):
     assert first == again
     image = torch.tensor(first["image"])
     assert not (digits().train == image).all(1).any()
+
+
+@pytest.mark.parametrize(("factor", "completions"), [(1, 1), (2, 2), (4, 2)])
+def test_the_kernel_is_asked_as_rarely_as_it_can_be(factor, completions, monkeypatch):
+    """Once at factor 1; more only where means and deviations are shown at other points."""
+    calls, complete = [], kernel.complete
+
+    def counted(*asked):
+        calls.append(asked)
+        return complete(*asked)
+
+    monkeypatch.setattr(kernel, "complete", counted)
+    answer = draw._kernel(drawing(3), "top", factor)
+    assert len(calls) == completions
+    seen, _ = read_image(drawing(3), "top")
+    image = kernel.mean(seen, "top", 8 * factor)
+    assert answer["image"] == pytest.approx(image.tolist(), abs=1e-4)
+    deviations = complete(seen, "top", 8)[1]
+    assert answer["seen"] == pytest.approx(deviations[:32].mean().item(), rel=1e-9)

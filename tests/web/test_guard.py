@@ -6,13 +6,15 @@ import os
 import pytest
 from starlette.testclient import TestClient
 
-from weightloom.web import Settings, create_app
+from weightloom.web import PageSettings, create_app
 from weightloom.web.guard import POLICY
 
 
 def page(**settings):
     return TestClient(
-        create_app(Settings(**settings)), base_url="http://localhost", raise_server_exceptions=False
+        create_app(PageSettings(**settings)),
+        base_url="http://localhost",
+        raise_server_exceptions=False,
     )
 
 
@@ -74,7 +76,7 @@ def test_other_methods_are_refused(local, method):
     for path in ("/api/about", "/static/app.js"):  # files would answer HEAD by themselves
         answer = local.request(method, path)
         assert answer.status_code == 405
-        assert method == "HEAD" or "GET and POST are" in answer.text
+        assert method == "HEAD" or "use GET or POST" in answer.text
 
 
 # -- headers ---------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def test_an_unforeseen_error_is_logged_and_not_shown(monkeypatch, caplog):
     monkeypatch.setattr(here.app.state.context, "run", broken)
     answer = here.get("/api/draw/example")
     assert answer.status_code == 500
-    assert answer.json() == {"error": "something went wrong here; the server's log says more"}
+    assert answer.json() == {"error": "an unexpected error on the server; its log has the details"}
     assert "a secret of the machine" in caplog.text
 
 
@@ -230,7 +232,7 @@ def test_no_telemetry_whatever_the_environment_says(monkeypatch):
     """FastAPI can be told by the environment to send traces elsewhere."""
     monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    app = create_app(Settings())
+    app = create_app(PageSettings())
     config = getattr(app, "_telemetry", None)
     if config is None:
         pytest.skip("this FastAPI has no telemetry")

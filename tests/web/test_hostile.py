@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.web.conftest import running
-from weightloom.web import Settings, create_app
+from tests.web.fixtures import running
+from weightloom.web import PageSettings, create_app
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def app(tmp_path_factory):
     """A page that takes little, so that too much is soon reached."""
     folder = tmp_path_factory.mktemp("small")
     return create_app(
-        Settings(store=folder / "results.sqlite", cache_dir=folder, upload_limit=10**6, queue=4)
+        PageSettings(store=folder / "results.sqlite", cache_dir=folder, upload_limit=10**6, queue=4)
     )
 
 
@@ -107,15 +107,15 @@ def test_keys_of_uploads_are_not_paths(client):
         assert "root:" not in answer.text
 
 
-def test_twenty_at_once_are_answered_or_told_to_wait(small):
+def test_twenty_at_once_are_answered_or_asked_to_wait(small):
     asked = {"image": image(), "part": "all"}
     httpx.get(f"{small}/api/draw/example", timeout=120)  # the worker is up
 
-    def one(_):
+    def post(_):
         return httpx.post(f"{small}/api/draw/kernel", json=asked, timeout=120)
 
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(one, range(20)))
+        answers = list(pool.map(post, range(20)))
     statuses = [answer.status_code for answer in answers]
     assert set(statuses) <= {200, 429}
     assert statuses.count(200) >= 5  # one works, four wait
@@ -123,7 +123,7 @@ def test_twenty_at_once_are_answered_or_told_to_wait(small):
     for answer in answers:
         if answer.status_code == 429:
             assert "try again in a moment" in answer.json()["error"]
-    assert one(0).status_code == 200
+    assert post(0).status_code == 200
 
 
 def test_a_killed_worker_gives_a_clear_answer_and_comes_back(small, worker):

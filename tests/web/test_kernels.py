@@ -7,7 +7,7 @@ def test_the_page_answers(client):
     exact = client.post("/api/kernels/exact", json={"activation_g": "tanh"}).json()
     assert len(exact["angle"]) == len(exact["kernel"]) == 91
     sampled = client.post("/api/kernels/sampled", json={"widths": [4, 8], "draws": 3}).json()
-    assert [one["width"] for one in sampled["widths"]] == [4, 8]
+    assert [row["width"] for row in sampled["widths"]] == [4, 8]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.test_size import fill
 from weightloom.bounds import advice, parameter_rates
-from weightloom.errors import ConfigError
-from weightloom.web.tabs.sizes import answer_for
 
 
 def rates(client, **asked):
@@ -17,13 +14,13 @@ def rates(client, **asked):
 
 def test_numbers_are_the_library_s(client):
     answer = rates(client, selector=2).json()
-    found = parameter_rates(1, 2, 1, 0.01, 2)
+    wanted = parameter_rates(1, 2, 1, 0.01, 2)
     assert {row["method"]: row["log10"] for row in answer["rows"]} == {
-        rate.method: rate.log10 for rate in found.rates()
+        rate.method: rate.log10 for rate in wanted.rates()
     }
     assert [row["parameters"] for row in answer["rows"]][:2] == ["1,000,000", "1,000,000"]
-    assert answer["advice"] == advice(found)
-    assert answer["assumptions"] == list(found.assumptions)
+    assert answer["advice"] == advice(wanted)
+    assert answer["assumptions"] == list(wanted.assumptions)
     # The chart's lines, at another error than the one asked for.
     eps, primary = answer["errors"][-1], answer["lines"]["primary"][-1]
     assert primary == parameter_rates(1, 2, 1, eps).primary.log10
@@ -57,21 +54,3 @@ def test_wrong_numbers(client, asked, message):
     answer = rates(client, **asked)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
-
-
-def test_measured_constants(tmp_path):
-    path = tmp_path / "results.sqlite"
-    fill(path)
-    answer = answer_for((1, 1, 1, 0.1, None), path)
-    assert "measured on 4 networks" in answer["calibration"]
-    assert answer["silent"] == ["embedding method: q, any k"]
-    assert {row["kind"] for row in answer["rows"]} == {"built"}
-    assert all(row["constant"] != 1 for row in answer["rows"])
-
-
-def test_measured_constants_need_a_store(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"no store of results .* run `weightloom reproduce rates"
-    ):
-        answer_for((1, 1, 1, 0.1, None), tmp_path / "none.sqlite")
-    assert not (tmp_path / "none.sqlite").exists()

@@ -14,9 +14,9 @@ from weightloom.web.worker import BusyError, TooSlowError, Worker, WorkerDiedErr
 
 @pytest.fixture(scope="module")
 def worker():
-    made = Worker("test", seconds=60, queue=3)
-    yield made
-    made.close()
+    worker = Worker("test", seconds=60, queue=3)
+    yield worker
+    worker.close()
 
 
 def awaited(coroutine):
@@ -64,7 +64,7 @@ def test_killed_while_working_it_says_so_and_the_next_request_works(worker):
     assert run(worker, jobs.add, 4, 5) == 9
 
 
-def test_killed_while_idle_nobody_notices(worker):
+def test_a_worker_killed_while_idle_is_replaced(worker):
     before = run(worker, jobs.pid)
     os.kill(before, signal.SIGKILL)
     worker._process.join()
@@ -88,8 +88,8 @@ def test_the_queue_is_bounded(worker):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = awaited(many())
-    assert sum(isinstance(one, BusyError) for one in results) == 4  # one works, three wait
-    assert sum(one is None for one in results) == 4
+    assert sum(isinstance(result, BusyError) for result in results) == 4  # one works, three wait
+    assert sum(result is None for result in results) == 4
     assert run(worker, jobs.add, 1, 1) == 2
 
 

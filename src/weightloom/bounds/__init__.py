@@ -1,28 +1,37 @@
-"""Capacity and size: numbers in, numbers out."""
+"""How steep is a network, how rich is its class, and how large must it be?
 
-from weightloom.bounds.activations import Activation
-from weightloom.bounds.advice import advice, amount, rates_along
+`report` answers the first two for a network in hand, `parameter_rates` the third from dimensions
+and an error.
+"""
+
 from weightloom.bounds.chain import Chain, read_chain
-from weightloom.bounds.compare import Comparison, Row, compare
+from weightloom.bounds.comparison import BoundsComparison, ComparisonRow, compare
 from weightloom.bounds.covering import (
     RULES,
     Covering,
     log_covering_number,
     log_ranges,
     log_sensitivity,
+    stochastic_error,
 )
-from weightloom.bounds.covering_printed import printed_range
-from weightloom.bounds.lipschitz import Attained, lipschitz, lipschitz_lower
-from weightloom.bounds.norms import Bound, norms, path_norm, spectral_complexity
-from weightloom.bounds.rates import METHODS, ParameterRates, Rate, parameter_rates
-from weightloom.bounds.report import LipschitzRange, Report, report
-from weightloom.bounds.stochastic import stochastic_error
+from weightloom.bounds.lipschitz_constants import Attained, lipschitz, lipschitz_lower
+from weightloom.bounds.network_norms import Bound, norms, path_norm, spectral_complexity
+from weightloom.bounds.network_report import BoundsReport, LipschitzRange, report
+from weightloom.bounds.rates import (
+    METHODS,
+    ParameterRates,
+    Rate,
+    advice,
+    amount,
+    parameter_rates,
+    rates_along,
+)
 from weightloom.bounds.widths import log_group_order, log_volume, parameters
 
 __all__ = [
     # Everything about one network
     "report",
-    "Report",
+    "BoundsReport",
     "LipschitzRange",
     # How steep is it?
     "spectral_complexity",
@@ -34,12 +43,10 @@ __all__ = [
     "Attained",
     "read_chain",
     "Chain",
-    "Activation",
     # How rich is its class?
     "log_covering_number",
     "log_sensitivity",
     "log_ranges",
-    "printed_range",
     "stochastic_error",
     "log_group_order",
     "log_volume",
@@ -47,8 +54,8 @@ __all__ = [
     "Covering",
     "RULES",
     "compare",
-    "Comparison",
-    "Row",
+    "BoundsComparison",
+    "ComparisonRow",
     # How large must it be?
     "parameter_rates",
     "ParameterRates",

@@ -1,8 +1,8 @@
-"""Reading a network as a chain of steps whose norms are known.
+"""Read a network as a chain of stages whose norms are known.
 
-`nn.Sequential` (nested too) is read layer by layer; any other module is traced with torch.fx and
-must turn out to be one chain, each step fed by the one before. Branches (residual sums, attention)
-and layers that are not Lipschitz or not known get an error that names them.
+An `nn.Sequential` (nested or not) is read layer by layer. Any other module is traced and must be
+one chain, each stage fed by the one before. Branches (residual sums, attention) and layers that are
+unknown or not Lipschitz raise an error that names them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from weightloom.bounds.activations import Activation, activation_of
 from weightloom.bounds.stages import (
     Conv,
     Dense,
@@ -28,37 +27,29 @@ from weightloom.bounds.stages import (
     Stage,
     needs_shape,
 )
-from weightloom.bounds.trace import Called, trace
-from weightloom.errors import (
-    ConfigError,
-    NonFiniteWeightsError,
-    ShapeError,
-    UnsupportedModuleError,
+from weightloom.errors import ConfigError, NonFiniteWeightsError, ShapeError, UnsupportedModuleError
+from weightloom.networks.activations import Activation, measure
+from weightloom.networks.layers import (
+    ADAPTIVE_AVERAGE_POOLS,
+    AVERAGE_POOLS,
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    DROPOUTS,
+    MAX_POOLS,
+    kind_of,
 )
+from weightloom.networks.straight import FunctionLayer, chain
 
 __all__ = ["Chain", "double_copy", "read_chain"]
 
-_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_MAX = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-_AVERAGE = (
-    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-)
-_SAME = (
-    nn.Identity,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.Flatten,
-    nn.Unflatten,
-)
+_AVERAGE = (*AVERAGE_POOLS, *ADAPTIVE_AVERAGE_POOLS)
+_SAME = (nn.Identity, *DROPOUTS, nn.Flatten, nn.Unflatten)
+_KNOWN = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, *MAX_POOLS, *_AVERAGE, *_SAME)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A network as steps in order; ``shapes[i]`` is what step i is given (None: not known)."""
+    """A network as stages in order; ``shapes[i]`` is the input shape of stage i (None: unknown)."""
 
     stages: tuple[Stage, ...]
     shapes: tuple[Shape | None, ...]
@@ -72,43 +63,82 @@ class Chain:
         return tuple(s.activation for s in self.stages if isinstance(s, Elementwise))
 
     @property
+    def size(self) -> int:
+        """Weights and biases of the affine stages."""
+        return sum(p.numel() for layer in self.affine for p in layer.module.parameters())
+
+    @property
     def dense(self) -> bool:
-        """Whether the weights are matrices with an activation between, as in 000 and 002."""
+        """Whether it is fully connected: matrices with activations in between, nothing else."""
         plain = all(isinstance(s, Dense | Elementwise | Reshape) for s in self.stages)
         return plain and bool(self.affine)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """d_0, ..., d_(L+1): units (channels) in front of, between and behind the affine steps."""
+        """d_0, ..., d_(L+1): units (channels) before, between and after the affine stages."""
         shapes = [layer.module.weight.shape for layer in self.affine]
         groups = getattr(self.affine[0].module, "groups", 1)
         return (shapes[0][1] * groups, *(shape[0] for shape in shapes))
+
+    @property
+    def permutable_widths(self) -> tuple[int, ...]:
+        """`widths`, with 1 for hidden layers next to a grouped convolution.
+
+        The channels of such a layer cannot be permuted freely, so none of their permutations count.
+        """
+        groups = [getattr(layer.module, "groups", 1) for layer in self.affine]
+        hidden = [
+            width if before == after == 1 else 1
+            for width, before, after in zip(self.widths[1:-1], groups[:-1], groups[1:], strict=True)
+        ]
+        return (self.widths[0], *hidden, self.widths[-1])
+
+    @property
+    def sign_symmetric(self) -> list[bool]:
+        """For each hidden layer, whether signs of neurons can be flipped (tanh, sigmoid, sin)."""
+        symmetric: list[bool] = []
+        for stage in self.stages:
+            if isinstance(stage, Dense | Conv):
+                symmetric.append(False)
+            elif isinstance(stage, Elementwise) and symmetric:
+                symmetric[-1] = stage.activation.signs
+        return symmetric[:-1]
 
     def known_shapes(self) -> tuple[Shape, ...]:
         """The shapes, or an error that asks for ``input_shape``."""
         known = tuple(shape for shape in self.shapes if shape is not None)
         if len(known) < len(self.shapes):
-            convs = [s for s in self.stages if not isinstance(s, Dense | Elementwise | Reshape)]
-            culprit = convs[0] if convs else self.stages[0]
-            raise needs_shape(culprit.name, culprit.module)
+            unshaped = [s for s in self.stages if not isinstance(s, Dense | Elementwise | Reshape)]
+            first = unshaped[0] if unshaped else self.stages[0]
+            raise needs_shape(first.name, first.module)
         return known
 
 
 def read_chain(net: nn.Module, input_shape: Sequence[int] | None = None) -> Chain:
-    """The steps of ``net``; ``input_shape`` (without the batch) is needed by convolutions only."""
-    stages = tuple(_read(net, ""))
+    """The stages of ``net``; only convolutions need ``input_shape`` (without the batch)."""
+    _require_no_hooks(net)
+    stages = tuple(_read(net))
     if not any(isinstance(s, Dense | Conv) for s in stages):
         raise UnsupportedModuleError(
             f"{type(net).__name__} holds no Linear or Conv layer; bounds need at least one"
         )
     _require_finite(stages)
     if input_shape is None:
-        # Flatten and Dropout in front of a Linear take vectors as they are.
+        # Flatten and Dropout before a Linear leave vectors unchanged.
         first = next((s for s in stages if not _takes_vectors(s)), None)
         input_shape = (first.module.in_features,) if isinstance(first, Dense) else None
     if input_shape is None:
         return Chain(stages, (None,) * len(stages))
     return Chain(stages, tuple(_shapes(stages, tuple(input_shape))))
+
+
+def _require_no_hooks(net: nn.Module) -> None:
+    for name, module in net.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise UnsupportedModuleError(
+                f"layer '{name or 'the network'}' ({type(module).__name__}) has forward hooks, "
+                f"which may change what it computes; remove them before asking for bounds"
+            )
 
 
 def _takes_vectors(stage: Stage) -> bool:
@@ -117,32 +147,25 @@ def _takes_vectors(stage: Stage) -> bool:
     return isinstance(stage, Elementwise | Reshape) and not isinstance(stage.module, nn.Unflatten)
 
 
-def _read(module: nn.Module, name: str) -> Iterator[Stage]:
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        # Not named_children(), which leaves out a layer that is used a second time.
-        for key, child in module._modules.items():
-            if child is None:
-                continue
-            yield from _read(child, f"{name}.{key}" if name else key)
-        return
-    known = _known(module, name or type(module).__name__)
-    if known is not None:
-        yield known
-    elif any(True for _ in module.children()):
-        for label, part in trace(module, name):
-            yield from _read(part, label)
-    else:
-        yield _activation(module, name or type(module).__name__)
+def _read(net: nn.Module) -> Iterator[Stage]:
+    for name, layer in chain(net, lambda module: kind_of(module, _KNOWN) is not None):
+        name = name or type(layer).__name__
+        yield _known(layer, name) or _activation(layer, name)
 
 
 def _known(module: nn.Module, name: str) -> Stage | None:
+    if isinstance(module, _KNOWN) and kind_of(module, _KNOWN) is None:
+        raise UnsupportedModuleError(
+            f"layer '{name}' ({type(module).__name__}) computes its output in its own forward, so "
+            f"its weights do not tell its norms; use a plain layer of torch.nn"
+        )
     if isinstance(module, nn.Linear):
         return Dense(name, module)
-    if isinstance(module, _CONV):
+    if isinstance(module, CONVOLUTIONS):
         return _conv(module, name)
-    if isinstance(module, _NORM):
+    if isinstance(module, BATCH_NORMS):
         return _batch_norm(module, name)
-    if isinstance(module, _MAX):
+    if isinstance(module, MAX_POOLS):
         return _max_pool(module, name)
     if isinstance(module, _AVERAGE):
         return Nonnegative(name, module)
@@ -156,9 +179,9 @@ def _known(module: nn.Module, name: str) -> Stage | None:
 
 
 def _activation(module: nn.Module, name: str) -> Stage:
-    if isinstance(module, Called):
-        return Elementwise(name, module, activation_of(name, module.function, module.plain))
-    return Elementwise(name, module, activation_of(name, module))
+    if isinstance(module, FunctionLayer):
+        return Elementwise(name, module, measure(name, module.function, module.plain))
+    return Elementwise(name, module, measure(name, module))
 
 
 def _conv(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, name: str) -> Stage:
@@ -187,7 +210,7 @@ def _batch_norm(module: nn.Module, name: str) -> Stage:
 
 
 def _max_pool(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, name: str) -> Stage:
-    dims = 1 + _MAX.index(type(module))
+    dims = 1 + MAX_POOLS.index(type(module))
 
     def each(value: int | Sequence[int]) -> Shape:
         return (value,) * dims if isinstance(value, int) else tuple(value)
@@ -229,9 +252,9 @@ def _shapes(stages: Sequence[Stage], shape: Shape) -> Iterator[Shape]:
 
 
 def double_copy(net: nn.Module) -> nn.Module:
-    """A copy in double precision and eval mode, without gradients, to search on."""
-    made = copy.deepcopy(net).double().eval().requires_grad_(False)
-    for module in made.modules():
-        if getattr(module, "inplace", False):  # would write into the points of the search
+    """A copy in double precision and eval mode, without gradients."""
+    twin = copy.deepcopy(net).double().eval().requires_grad_(False)
+    for module in twin.modules():
+        if getattr(module, "inplace", False):  # would overwrite the search points
             module.inplace = False  # type: ignore[assignment]
-    return made
+    return twin

@@ -1,9 +1,9 @@
-"""Covering numbers of fully connected networks: 002's theorems as printed, and a rule with a proof.
+"""Covering numbers of fully connected networks: a rule with a proof, and the printed theorems.
 
 The class: d_0 inputs in a ball of radius B_x (2-norm), hidden widths d_1, ..., d_L, d_(L+1)
-outputs, every weight and bias in [-B, B], activations rho-Lipschitz; S parameters. A covering
-number N(eps) is the least number of networks of the class so that each is within eps of one of
-them, everywhere on the ball (largest difference over inputs and outputs).
+outputs, every weight and bias in [-B, B], activations rho-Lipschitz; S parameters. The covering
+number N(eps) is the least number of networks of the class such that every network of the class is
+within eps of one of them, everywhere on the ball (largest difference over inputs and outputs).
 
 **The rigorous rule.** Let two parameter vectors differ by at most delta in every entry. Write u_l
 for the values in front of the l-th activation, a_l = s(u_l), a_0 = x; primes for the second
@@ -18,9 +18,9 @@ network.
 3. Grid. Cut [-B, B] into K equal cells. Every number is within B / K of its cell's centre, so
    moving all parameters to centres moves outputs by at most Lambda B / K <= eps for K = ceil(B
    Lambda / eps). Centres lie in [-B, B]: they are networks of the class, as Definition 2 asks.
-4. Symmetry. Exchanging the neurons of a hidden layer leaves the function alone, so its biases may
-   be taken in descending order; then so are their cells. Descending sequences of d cells out of K:
-   C(K + d - 1, d) instead of K^d. All else is free:
+4. Symmetry. Permuting the neurons of a hidden layer does not change the function, so its biases
+   may be taken in descending order; then their cells are in descending order too. There are
+   C(K + d - 1, d) descending sequences of d cells out of K, instead of K^d. All else is free:
 
        N(eps) <= K^(S - sum d_l) * prod_l C(K + d_l - 1, d_l).
 
@@ -29,6 +29,9 @@ enough.
 
 **From below.** Constants alone (all weights zero, output biases in [-B, B]) need
 ceil(B / eps)^d_(L+1) networks: no true upper bound is smaller.
+
+**As printed.** Theorems 3 and 4 of functional-equivalence are available as rules too. They are
+false in corners; a `Covering` says where.
 """
 
 from __future__ import annotations
@@ -39,7 +42,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weightloom.bounds.covering_printed import theorem3, theorem4, warnings_of
 from weightloom.bounds.widths import (
     each_lipschitz,
     log_group_order,
@@ -51,17 +53,20 @@ from weightloom.bounds.widths import (
 from weightloom.errors import ConfigError
 
 __all__ = [
-    "RULES",
     "Covering",
+    "RULES",
     "log_covering_number",
     "log_ranges",
     "log_sensitivity",
+    "stochastic_error",
 ]
+
 
 RULES = ("rigorous", "theorem3", "theorem4")
 
-# Up to this many factors a binomial coefficient is summed; beyond, an integral bounds it above.
+# ln of a binomial coefficient: the sum of up to this many terms; beyond, an integral above it.
 SUMMED = 10**6
+
 # Whole numbers are exact in a float below this.
 WHOLE = 2.0**53
 
@@ -76,10 +81,9 @@ class Covering:
     """whether it is known to hold: proven here, or not below what is proven here"""
     warnings: tuple[str, ...]
     log_lower: float
-    """ln of a number of networks that is needed in any case"""
+    """ln of a number of networks that every cover needs"""
     log_discount: float
-    """what the symmetry of exchanging neurons takes off: ln(d_1! ... d_L!), or what of it is
-    proven"""
+    """what permutation symmetry takes off: ln(d_1! ... d_L!), or the part of it that is proven"""
 
     def __float__(self) -> float:
         return self.log
@@ -95,11 +99,12 @@ def log_covering_number(
     rule: str = "rigorous",
     at_zero: float = 0.0,
 ) -> Covering:
-    """ln N(eps) for networks of these ``widths`` (d_0, d_1, ..., d_L, d_(L+1)); see the module.
+    """ln N(eps) for networks of these ``widths`` (d_0, d_1, ..., d_L, d_(L+1)).
 
     ``bound`` is B, ``radius`` B_x, ``lipschitz`` rho (one number, or one per hidden layer),
-    ``epsilon`` eps, ``at_zero`` the largest |s(0)|. ``rule``: "rigorous" is proven above;
-    "theorem3" (one hidden layer, one output) and "theorem4" are 002's as printed:
+    ``epsilon`` eps, ``at_zero`` the largest |s(0)|. ``rule``: "rigorous" is proven in
+    the module docstring; "theorem3" (one hidden layer, one output) and "theorem4" are those of
+    functional-equivalence, as printed:
 
         (16 B^2 (B_x + 1) sqrt(d_0) d_1 / eps)^S rho^(d_0 d_1 + d_1) / d_1!
         (4 (L + 1) (B_x + 1) (2B)^(L+2) prod rho_j prod_(j=0..L) d_j / eps)^S / (d_1! ... d_L!)
@@ -122,10 +127,47 @@ def log_covering_number(
     lower = sizes[-1] * math.log(max(1.0, _ceil(bound / epsilon)))
     if rule == "rigorous":
         return Covering(proven, rule, True, (), lower, discount)
-    printed = theorem3 if rule == "theorem3" else theorem4
+    printed = _theorem3 if rule == "theorem3" else _theorem4
     log = printed(sizes, bound, radius, slopes, epsilon)
-    warnings = warnings_of(log, proven, lower, bound, at_zero)
+    warnings = _warnings(log, proven, lower, bound, at_zero)
     return Covering(log, rule, log >= proven, warnings, lower, log_group_order(sizes))
+
+
+def stochastic_error(
+    widths: Sequence[int],
+    samples: int,
+    *,
+    bound: float,
+    radius: float,
+    lipschitz: float | Sequence[float] = 1.0,
+    power: int = 1,
+    rule: str = "rigorous",
+    at_zero: float = 0.0,
+) -> float:
+    """[sqrt(ln N(1/n) / n)]^k for n samples and k = 1 or 2, which bounds R(f_n) - R(f*_n).
+
+    Up to a constant that depends on the loss; k = 2 needs more of the loss (squares, margins). A
+    value above the largest possible loss says nothing.
+    """
+    if power not in (1, 2):
+        raise ConfigError(f"power={power!r} was given; the bound is stated for k = 1 and k = 2")
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ConfigError(f"samples={samples!r} was given; wanted a whole number of at least 1")
+    covering = log_covering_number(
+        widths,
+        bound=bound,
+        radius=radius,
+        lipschitz=lipschitz,
+        epsilon=1 / samples,
+        rule=rule,
+        at_zero=at_zero,
+    )
+    if covering.log < 0:
+        raise ConfigError(
+            f"{rule} gives ln N = {covering.log:.4g} < 0 here, which no covering number has; use "
+            f"rule='rigorous'"
+        )
+    return math.sqrt(covering.log / samples) ** power
 
 
 def log_sensitivity(
@@ -136,7 +178,7 @@ def log_sensitivity(
     lipschitz: float | Sequence[float] = 1.0,
     at_zero: float = 0.0,
 ) -> float:
-    """ln Lambda: outputs move by at most Lambda times the largest move of a parameter."""
+    """ln Lambda: outputs change by at most Lambda times the largest change of a parameter."""
     sizes = require_widths(widths)
     require_positive(bound=bound, radius=radius)
     slopes = each_lipschitz(lipschitz, len(sizes) - 2)
@@ -158,30 +200,82 @@ def log_ranges(
     sizes = require_widths(widths)
     require_positive(bound=bound, radius=radius)
     slopes = each_lipschitz(lipschitz, len(sizes) - 2)
-    meets = _log_meets(sizes, bound, radius, slopes, abs(at_zero))
-    return tuple(math.log(bound) + met for met in meets)
+    inputs = _log_inputs(sizes, bound, radius, slopes, abs(at_zero))
+    return tuple(math.log(bound) + log_input for log_input in inputs)
+
+
+def _theorem3(
+    sizes: Sequence[int], bound: float, radius: float, slopes: Sequence[float], epsilon: float
+) -> float:
+    """ln of the bound of Theorem 3 as printed, for one hidden layer and one output."""
+    if len(sizes) != 3 or sizes[-1] != 1:
+        raise ConfigError(
+            f"widths={list(sizes)} was given; Theorem 3 is about one hidden layer and one output, "
+            f"[d0, d1, 1]; use rule='theorem4' or 'rigorous'"
+        )
+    d0, d1, _ = sizes
+    base = math.log(16 * (radius + 1)) + 2 * math.log(bound) + 0.5 * math.log(d0) + math.log(d1)
+    base -= math.log(epsilon)
+    return (
+        parameters(sizes) * base + (d0 + 1) * d1 * log_or_minus_inf(slopes[0]) - math.lgamma(d1 + 1)
+    )
+
+
+def _theorem4(
+    sizes: Sequence[int], bound: float, radius: float, slopes: Sequence[float], epsilon: float
+) -> float:
+    """ln of the bound of Theorem 4 as printed."""
+    hidden = len(sizes) - 2
+    base = math.log(4 * (hidden + 1)) + math.log(radius + 1) + (hidden + 2) * math.log(2 * bound)
+    base += sum(map(log_or_minus_inf, slopes)) + sum(map(math.log, sizes[:-1])) - math.log(epsilon)
+    return parameters(sizes) * base - log_group_order(sizes)
+
+
+def _warnings(
+    log: float, proven: float, lower: float, bound: float, at_zero: float
+) -> tuple[str, ...]:
+    """Where a printed bound cannot be relied on."""
+    warnings = []
+    if log < 0:
+        warnings.append(f"false here: ln N = {log:.4g}, but a covering number is at least 1")
+    if log < lower:
+        warnings.append(
+            f"false here: constants alone need ln N = {lower:.4g}, more than the printed {log:.4g}"
+        )
+    elif log < proven:
+        warnings.append(
+            f"not proven here: the printed ln N = {log:.4g} is below the rigorous {proven:.4g}"
+        )
+    if bound < 0.5:
+        warnings.append("B < 1/2: the printed powers of B shrink with depth, though biases stay")
+    if at_zero:
+        warnings.append("s(0) is not 0: the printed range of the hidden layers leaves it out")
+    return tuple(warnings)
 
 
 def _log_sensitivity(
     sizes: Sequence[int], bound: float, radius: float, slopes: Sequence[float], at_zero: float
 ) -> float:
     """Step 2 of the proof, on logarithms."""
-    meets = _log_meets(sizes, bound, radius, slopes, at_zero)
-    error = meets[0]
-    for width, slope, met in zip(sizes[1:-1], slopes, meets[1:], strict=True):
-        error = _add(met, math.log(bound) + math.log(width) + log_or_minus_inf(slope) + error)
+    inputs = _log_inputs(sizes, bound, radius, slopes, at_zero)
+    error = inputs[0]
+    for width, slope, log_input in zip(sizes[1:-1], slopes, inputs[1:], strict=True):
+        error = _add(log_input, math.log(bound) + math.log(width) + log_or_minus_inf(slope) + error)
     return error
 
 
-def _log_meets(
+def _log_inputs(
     sizes: Sequence[int], bound: float, radius: float, slopes: Sequence[float], at_zero: float
 ) -> list[float]:
-    """Step 1: ln(d_(l-1) h_(l-1) + 1), what meets one neuron; the first has sqrt(d_0) B_x + 1."""
-    meets = [math.log(math.sqrt(sizes[0]) * radius + 1)]
+    """Step 1: ln(d_(l-1) h_(l-1) + 1), the 1-norm of a neuron's inputs and the 1 of its bias.
+
+    The first layer has sqrt(d_0) B_x + 1.
+    """
+    inputs = [math.log(math.sqrt(sizes[0]) * radius + 1)]
     for width, slope in zip(sizes[1:-1], slopes, strict=True):
-        steep = log_or_minus_inf(slope) + math.log(bound) + meets[-1]
-        meets.append(_add(math.log(width) + _add(log_or_minus_inf(at_zero), steep), 0.0))
-    return meets
+        steep = log_or_minus_inf(slope) + math.log(bound) + inputs[-1]
+        inputs.append(_add(math.log(width) + _add(log_or_minus_inf(at_zero), steep), 0.0))
+    return inputs
 
 
 def _rigorous(
@@ -192,6 +286,7 @@ def _rigorous(
     epsilon: float,
     at_zero: float,
 ) -> tuple[float, float]:
+    """Steps 3 and 4: ln of the bound, and what symmetry takes off it."""
     log_ratio = (
         _log_sensitivity(sizes, bound, radius, slopes, at_zero)
         + math.log(bound)
@@ -226,7 +321,7 @@ def _log_ceil(log_ratio: float) -> float:
 
 
 def _ceil(value: float) -> float:
-    """Ceiling that forgives rounding: 3.0000000000000004 is 3; eps is kept to a share of 1e-12."""
+    """Ceiling up to rounding: 3.0000000000000004 gives 3, so eps holds up to a factor 1 + 1e-12."""
     near = round(value)
     return float(near) if abs(value - near) <= 1e-12 * max(1.0, value) else float(math.ceil(value))
 

@@ -1,4 +1,4 @@
-"""How many parameters the theorems of "On the Modularity of Hypernetworks" ask for.
+"""How many parameters are needed, by the theorems of "On the Modularity of Hypernetworks".
 
 A target y(x, I) on [-1, 1]^m1 x [-1, 1]^m2, m = m1 + m2, from the unit ball of W_{r,m} (r
 continuous derivatives, Sobolev norm at most 1) is to be approximated within eps in the sup norm:
@@ -9,20 +9,29 @@ continuous derivatives, Sobolev norm at most 1) is to be approximated within eps
     hypernetwork's primary, N_g        eps^-(m1/r)           Theorem 5, upper bound
     hypernetwork in all, N_f           w^(1+m2/r) eps^-(m2/r) + w N_g    Theorem 6, upper bound
 
-The theorems fix exponents, not constants: every line is multiplied by an unknown one, taken as 1
-unless given. `weightloom.construct` has networks that realise the upper bounds for r = 1 and 2, and
-the experiment ``rates`` measures their constants.
+The theorems fix exponents, not constants: every line has an unknown factor, taken as 1 unless
+given. `weightloom.construct` builds networks that attain the upper bounds for r = 1 and 2; the
+experiment ``rates`` of weightloom-papers measures their constants.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weightloom.errors import ConfigError
 
-__all__ = ["METHODS", "ParameterRates", "Rate", "parameter_rates"]
+__all__ = [
+    "METHODS",
+    "ParameterRates",
+    "Rate",
+    "advice",
+    "amount",
+    "parameter_rates",
+    "rates_along",
+]
+
 
 METHODS = {
     "plain": "plain network of (x, I)",
@@ -32,38 +41,51 @@ METHODS = {
     "total": "hypernetwork: all of f",
 }
 
+
 _COMMON = (
     "y has r continuous derivatives on [-1, 1]^m and Sobolev norm at most 1; eps is the largest "
     "error anywhere (sup norm), for the hardest such y.",
     "The theorems fix the exponent of eps. The constant in front is not theirs: it is {constants}.",
     "What a network can be, not what training finds.",
 )
+
+
 _LOWER = (
     "Lower bounds (plain, embedding) rest on the paper's Assumptions 1 and 2 (a unique best "
     "approximator, and every added neuron helps) and on targets that no network equals. For very "
     "deep ReLU networks, whose weights may jump when the target moves a little, fewer are known to "
     "suffice: of order eps^-(m/(2r)) (Yarotsky 2018).",
 )
+
+
 _EMBEDDING = (
     "Embedding method q(x, e(I)), with k numbers in e(I): the parameters are those of q; e may be "
     "as large as it needs to be. e and q have bounded spectral complexity (so e cannot pack more "
     "and more into a number by stretching it), and where k may grow, q's first layer is bounded "
     "and counted as a full matrix.",
 )
+
+
 _SILENT = (
     "Embedding method: Theorems 3 and 4 are about r = 1 only and say nothing for r = {r}; no "
     "number is given rather than a guessed one."
 )
+
+
 _PRIMARY = (
     "Hypernetwork g(x; f(I)): the parameters are the weights of g; f may be as large as it needs "
     "to be."
 )
+
+
 _TOTAL = (
     "All of f (Theorem 6): only if the weights that g needs are S(I) = W h(I) with h of w = {w} "
     "numbers, each with r derivatives and norm at most 1, and W bounded. The plain network's bound "
     "is for the hardest y in the whole class, which need not have such an S: for a y that has one, "
     "a plain network that can multiply may be small as well."
 )
+
+
 _NO_TOTAL = (
     "All of f: without a selector of few numbers (selector=w) the theorems say nothing; the "
     "network of Theorem 5 built by hand needs eps^-(m/r) there, as a plain one does."
@@ -72,16 +94,16 @@ _NO_TOTAL = (
 
 @dataclass(frozen=True)
 class Rate:
-    """One line: constant * eps^-exponent (Theorem 6: a sum of two such terms)."""
+    """The parameters of one method: constant * eps^-exponent (Theorem 6: two such terms)."""
 
     method: str
     theorem: str
     kind: str
-    """"lower bound": no fewer can do; "upper bound": so many are enough; up to the constant"""
+    """"lower bound": no fewer suffice; "upper bound": this many suffice; up to the constant"""
     exponent: float
     """slope of log parameters against log 1/eps, for small eps"""
     log10: float
-    """logarithm of the parameters: the number itself may be too large for a float"""
+    """log10 of the number of parameters, which may be too large for a float"""
 
     @property
     def name(self) -> str:
@@ -95,7 +117,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class ParameterRates:
-    """What Theorems 2 to 6 say about one (m1, m2, r, eps); None where they are silent."""
+    """What Theorems 2 to 6 give for one (m1, m2, r, eps); None where they say nothing."""
 
     m1: int
     m2: int
@@ -111,13 +133,13 @@ class ParameterRates:
     constants: Mapping[str, float] = field(default_factory=dict)
 
     def rates(self) -> list[Rate]:
-        """Those that exist, in the order of `METHODS`."""
+        """Those that are not None, in the order of `METHODS`."""
         every = (getattr(self, method) for method in METHODS)
         return [rate for rate in every if rate is not None]
 
     @property
     def advantage(self) -> float:
-        """How many times smaller g is than the smallest predictor that is known of."""
+        """How many times smaller g is than the smallest known rival (embedding or plain)."""
         known = [rate for rate in (self.embedding, self.embedding_any) if rate is not None]
         rival = min((rate.log10 for rate in known), default=self.plain.log10)
         return 10.0 ** min(300.0, max(-300.0, rival - self.primary.log10))
@@ -131,14 +153,14 @@ def parameter_rates(
     selector: int | None = None,
     constants: Mapping[str, float] | None = None,
 ) -> ParameterRates:
-    """Parameters that a plain network, an embedding method and a hypernetwork need for error eps.
+    """How many parameters a plain network, an embedding method and a hypernetwork need.
 
-    ``smoothness`` is r; ``selector`` is w of Theorem 6 (None: no such structure is known), which
-    adds the total of f. ``constants`` multiply the lines by method ("plain", "embedding",
-    "embedding_any", "primary", "total"); those not given are 1.
+    ``eps`` is the largest error allowed and ``smoothness`` r. ``selector`` is w of Theorem 6 (None:
+    no such structure is known), which adds the total size of f. ``constants`` are factors by method
+    ("plain", "embedding", "embedding_any", "primary", "total"), 1 where not given.
 
-    >>> found = parameter_rates(m1=1, m2=2, smoothness=1, eps=0.01)
-    >>> [(rate.method, round(rate.parameters)) for rate in found.rates()]
+    >>> rates = parameter_rates(m1=1, m2=2, smoothness=1, eps=0.01)
+    >>> [(rate.method, round(rate.parameters)) for rate in rates.rates()]
     [('plain', 1000000), ('embedding', 1000000), ('embedding_any', 10000), ('primary', 100)]
     """
     _check(m1, m2, smoothness, eps, selector)
@@ -192,13 +214,13 @@ def _total(
 def _assumptions(
     r: int, selector: int | None, constants: Mapping[str, float] | None
 ) -> tuple[str, ...]:
-    where = "1 here" if not constants else "the one given"
-    said = [text.format(constants=where) for text in _COMMON]
-    said += _LOWER
-    said += _EMBEDDING if r == 1 else (_SILENT.format(r=r),)
-    said.append(_PRIMARY)
-    said.append(_NO_TOTAL if selector is None else _TOTAL.format(w=selector))
-    return tuple(said)
+    value = "1 here" if not constants else "the one given"
+    texts = [text.format(constants=value) for text in _COMMON]
+    texts += _LOWER
+    texts += _EMBEDDING if r == 1 else (_SILENT.format(r=r),)
+    texts.append(_PRIMARY)
+    texts.append(_NO_TOTAL if selector is None else _TOTAL.format(w=selector))
+    return tuple(texts)
 
 
 def _constants(given: Mapping[str, float] | None) -> dict[str, float]:
@@ -214,7 +236,7 @@ def _constants(given: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _check(m1: int, m2: int, smoothness: int, eps: float, selector: int | None) -> None:
-    """All problems in one message."""
+    """Raise one error that lists every problem."""
     whole = {"m1": m1, "m2": m2, "smoothness": smoothness}
     if selector is not None:
         whole["selector"] = selector
@@ -227,3 +249,85 @@ def _check(m1: int, m2: int, smoothness: int, eps: float, selector: int | None) 
         problems.append(f"eps={eps} (wanted a number between 0 and 1: targets have norm at most 1)")
     if problems:
         raise ConfigError(f"cannot say how many parameters: {'; '.join(problems)}")
+
+
+def amount(log10: float) -> str:
+    """A readable count from its log10.
+
+    >>> amount(3.0), amount(15.25)
+    ('1,000', '10^15.2')
+    """
+    if log10 < 9:
+        return f"{max(1, round(10**log10)):,}"
+    return f"10^{log10:.1f}"
+
+
+def advice(
+    rates: ParameterRates,
+    measured: Collection[str] | None = None,
+    selector_hint: str = "selector=w",
+) -> str:
+    """Which network to use, and why, in a few sentences.
+
+    ``measured`` names the methods whose constants are known; only those are compared (None: no
+    constant is known, all are taken as 1). ``selector_hint`` tells the reader how to pass w of
+    Theorem 6.
+
+    >>> advice(parameter_rates(m1=1, m2=2, smoothness=1, eps=0.01))[:58]
+    'Take a hypernetwork if the network that sees x has to be s'
+    """
+    sentences = []
+    ratio = rates.advantage
+    rivals = "an embedding method's predictor" if rates.embedding else "a plain network"
+    if measured is not None:
+        rivals = "a plain network"
+        ratio = 10 ** min(300.0, rates.plain.log10 - rates.primary.log10)
+    if ratio < 2:
+        sentences.append(
+            f"At this error the primary of a hypernetwork gains little over {rivals}; take what is "
+            f"easier to train."
+        )
+    else:
+        sentences.append(
+            f"Take a hypernetwork if the network that sees x has to be small or quick: one "
+            f"condition with many inputs, or a device that runs g alone. Its primary g needs about "
+            f"{amount(rates.primary.log10)} parameters, {amount(math.log10(ratio))} times fewer "
+            f"than {rivals}."
+        )
+    if measured is None or rates.total is None or "total" in measured:
+        sentences.append(_in_all(rates, selector_hint))
+    else:
+        sentences.append("All of f was not measured for these dimensions.")
+    return " ".join(sentences)
+
+
+def _in_all(rates: ParameterRates, selector_hint: str) -> str:
+    total, plain = rates.total, rates.plain
+    if total is None:
+        return (
+            "In all it is not smaller: what g saves is in f, unless the weights that g needs are "
+            f"linear in few numbers of the condition ({selector_hint})."
+        )
+    sizes = f"about {amount(total.log10)} parameters against {amount(plain.log10)}"
+    gain = plain.log10 - total.log10
+    if gain > math.log10(2):
+        return (
+            f"In all it is smaller too, {sizes} of a plain network for the hardest y, if "
+            f"{rates.selector} numbers of the condition really decide about the weights."
+        )
+    compared = "larger" if gain < -math.log10(2) else "hardly smaller"
+    return f"In all it is {compared} at this error: {sizes} of a plain network."
+
+
+def rates_along(rates: ParameterRates, errors: Sequence[float]) -> dict[str, list[Rate]]:
+    """The rates of every method in ``rates`` at other errors, everything else equal.
+
+    >>> rates = parameter_rates(m1=1, m2=1, smoothness=1, eps=0.5)
+    >>> [round(rate.parameters) for rate in rates_along(rates, [0.1, 0.01])["primary"]]
+    [10, 100]
+    """
+    along = [
+        parameter_rates(rates.m1, rates.m2, rates.smoothness, eps, rates.selector, rates.constants)
+        for eps in errors
+    ]
+    return {rate.method: [getattr(at, rate.method) for at in along] for rate in rates.rates()}

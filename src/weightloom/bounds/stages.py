@@ -1,10 +1,10 @@
-"""The steps of a network as maps whose norms can be bounded, one class per kind.
+"""The stages of a network as maps whose norms can be bounded, one class per kind.
 
-Each step F (weights W, or an activation) answers two questions:
+Each stage F (weights W, or an activation) has two methods:
 
 - ``factor(p, shape)``: a number c with ||F(x) - F(y)||_p <= c ||x - y||_p for p = 1, 2, inf;
 - ``absolute(u)``: a linear map with entries >= 0 that dominates: |F(x) - F(y)| <= absolute(|x - y|)
-  entry by entry. Chained through the network it gives the path norm, and bounds that do not change
+  entry by entry. Composed over the network it gives the path norm, and bounds that do not change
   when neurons are rescaled.
 """
 
@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weightloom.bounds.activations import Activation
-from weightloom.bounds.matrices import Factor, conv_symbol_norm, spectral_norm
+from weightloom.bounds.spectral import Factor, conv_symbol_norm, spectral_norm
 from weightloom.errors import ConfigError
+from weightloom.networks.activations import Activation
 
 __all__ = ["Conv", "Dense", "Elementwise", "MaxPool", "Nonnegative", "Reshape", "Scale", "Stage"]
 
@@ -29,18 +29,18 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Stage(ABC):
-    """One step; ``module`` is what computes it, ``name`` its dotted name."""
+    """One stage of a chain; ``module`` computes it, ``name`` is its dotted name."""
 
     name: str
     module: nn.Module
 
     @abstractmethod
     def factor(self, p: str, shape: Shape | None) -> Factor:
-        """The step's norm from the p-norm to the p-norm, for inputs of this shape."""
+        """A Lipschitz constant from the p-norm to the p-norm, for inputs of this shape."""
 
     @abstractmethod
     def absolute(self, u: Tensor) -> Tensor:
-        """What |W| makes of u >= 0; for an activation, its Lipschitz constant times u."""
+        """|W| u for u >= 0; for an activation, its Lipschitz constant times u."""
 
     def absolute_transposed(self, v: Tensor, shape: Shape) -> Tensor:
         """The transpose of `absolute` (a linear map), v [1, *output] to [1, *shape]."""
@@ -52,8 +52,7 @@ class Stage(ABC):
     def _sums(self, p: str, shape: Shape) -> float:
         """Largest row sum (inf) or column sum (1) of the dominating matrix."""
         with torch.no_grad():
-            one = torch.ones(1, *shape, dtype=torch.float64)
-            out = self.absolute(one)
+            out = self.absolute(torch.ones(1, *shape, dtype=torch.float64))
         if p == "inf":
             return float(out.max())
         return float(self.absolute_transposed(torch.ones_like(out), shape).max())
@@ -82,9 +81,9 @@ class Dense(Stage):
 class Conv(Stage):
     """A convolution with zero padding, as one linear map on whole images.
 
-    With the input's shape the 1 and inf norms are exact. Without it they are those of an endless
-    image, which no image exceeds. The 2-norm is bounded by the symbol (see `matrices`) and by
-    sqrt(||W||_1 ||W||_inf), whichever is smaller.
+    With the input's shape the 1 and inf norms are exact. Without it they are those of an infinite
+    image, which bound those of every finite one. The 2-norm is bounded by the symbol (see
+    `conv_symbol_norm`) and by sqrt(||W||_1 ||W||_inf), whichever is smaller.
     """
 
     module: nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -92,7 +91,7 @@ class Conv(Stage):
     def factor(self, p: str, shape: Shape | None) -> Factor:
         if p != "2":
             if shape is None:
-                return Factor(self._endless(p), False, "for images of any size")
+                return Factor(self._infinite_image(p), False, "for images of any size")
             return Factor(self._sums(p, shape), True)
         sums = [self.factor(q, shape).value for q in ("1", "inf")]
         product = Factor(math.sqrt(sums[0] * sums[1]), False, "sqrt of 1-norm times inf-norm")
@@ -105,19 +104,20 @@ class Conv(Stage):
         weight = c.weight.detach().abs().double()
         return c._conv_forward(u, weight, None)
 
-    def _endless(self, p: str) -> float:
+    def _infinite_image(self, p: str) -> float:
+        """The 1 or inf norm on an infinite image."""
         c = self.module
-        size = c.weight.detach().abs().double()
+        weight = c.weight.detach().abs().double()
         if p == "inf":
-            return float(size.flatten(1).sum(1).max())
+            return float(weight.flatten(1).sum(1).max())
         # An input pixel meets only the taps t with dilation * t = position (modulo the stride).
-        size = size.reshape(c.groups, -1, *size.shape[1:]).sum(1)  # over the output channels
+        weight = weight.reshape(c.groups, -1, *weight.shape[1:]).sum(1)  # over output channels
         for axis, (stride, step) in enumerate(zip(c.stride, c.dilation, strict=True)):
-            taps = size.movedim(2 + axis, 0)
-            place = torch.arange(len(taps)) * step % stride
-            sums = torch.zeros(stride, *taps.shape[1:], dtype=taps.dtype).index_add(0, place, taps)
-            size = sums.movedim(0, 2 + axis)
-        return float(size.max())
+            taps = weight.movedim(2 + axis, 0)
+            phase = torch.arange(len(taps)) * step % stride
+            sums = torch.zeros(stride, *taps.shape[1:], dtype=taps.dtype).index_add(0, phase, taps)
+            weight = sums.movedim(0, 2 + axis)
+        return float(weight.max())
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ class Scale(Stage):
 
 @dataclass(frozen=True)
 class Elementwise(Stage):
+    """An activation, entry by entry."""
+
     activation: Activation
 
     def factor(self, p: str, shape: Shape | None) -> Factor:
@@ -177,9 +179,9 @@ class Nonnegative(Stage):
 class MaxPool(Stage):
     """Max pooling. |max a - max b| <= max |a - b|: 1 in the inf norm.
 
-    In the 1-norm one entry counts once for every window that it lies in: at most
-    prod ceil(kernel / stride) of them, and the root of that in the 2-norm. `absolute` replaces the
-    maximum over a window by the sum, which is linear and larger.
+    In the 1-norm an entry counts once for every window that contains it: at most
+    prod ceil(kernel / stride) windows, and the square root of that in the 2-norm. `absolute`
+    replaces the maximum over a window by the sum, which is linear and larger.
     """
 
     kernel: Shape
@@ -198,6 +200,7 @@ class MaxPool(Stage):
 
 
 def needs_shape(name: str, module: nn.Module) -> ConfigError:
+    """The error for a layer whose norms depend on the size of its input."""
     return ConfigError(
         f"the norms of layer '{name}' ({type(module).__name__}) depend on the size of its input, "
         f"which is not known; pass input_shape=(channels, height, width), without the batch"

@@ -12,7 +12,7 @@ __all__ = ["log_group_order", "log_volume", "parameters"]
 
 
 def parameters(widths: Sequence[int]) -> int:
-    """S = sum d_(i+1) (d_i + 1): weights and biases.
+    """S = sum d_(i+1) (d_i + 1): number of weights and biases.
 
     >>> parameters([3, 4, 3, 2])
     39
@@ -21,13 +21,13 @@ def parameters(widths: Sequence[int]) -> int:
 
 
 def log_group_order(widths: Sequence[int], signs: Sequence[bool] | None = None) -> float:
-    """ln of the number of ways to rearrange hidden neurons without changing the function.
+    """ln of the number of permutations (and sign flips) of hidden neurons that keep the function.
 
-    ln(d_1! ... d_L!) for permutations; ``signs`` says of each hidden layer whether its neurons can
+    ln(d_1! ... d_L!) for permutations; ``signs`` says for each hidden layer whether its neurons can
     also be flipped (tanh, sigmoid, sin: a factor 2^d_l more). Positive rescaling (ReLU) is a
     continuum and is not counted.
 
-    >>> round(log_group_order([1, 128, 1]) / math.log(10), 1)  # 002: 10^215.6
+    >>> round(log_group_order([1, 128, 1]) / math.log(10), 1)  # printed: 10^215.6
     215.6
     """
     hidden = require_widths(widths)[1:-1]
@@ -41,11 +41,12 @@ def log_group_order(widths: Sequence[int], signs: Sequence[bool] | None = None) 
 
 
 def log_volume(widths: Sequence[int], bound: float, representatives: bool = False) -> float:
-    """ln of the volume of the parameter box [-B, B]^S, or of 002's representatives in it.
+    """ln of the volume of the parameter box [-B, B]^S, or of the representatives in it.
 
-    Theta_0 (biases descending) has (2B)^S / (d_1! ... d_L!). 002 says that this goes to zero with
-    the widths. It does for B <= 1/2, and for one hidden layer (S grows like d, ln d! like d ln d);
-    with two or more hidden layers and B > 1/2 it grows instead, because S grows like d^2.
+    Theta_0 (biases descending) has volume (2B)^S / (d_1! ... d_L!). functional-equivalence says
+    that this goes to zero as the widths grow. It does for B <= 1/2, and for one hidden layer (S
+    grows like d, ln d! like d ln d). With two or more hidden layers and B > 1/2 it grows instead,
+    because S grows like d^2.
     """
     require_positive(bound=bound)
     whole = parameters(require_widths(widths)) * math.log(2 * bound)
@@ -53,9 +54,10 @@ def log_volume(widths: Sequence[int], bound: float, representatives: bool = Fals
 
 
 def require_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """``widths`` as a tuple, if they are the widths of a network."""
     sizes = tuple(widths)
-    good = [isinstance(d, int) and not isinstance(d, bool) and d >= 1 for d in sizes]
-    if len(sizes) < 2 or not all(good):
+    valid = [isinstance(d, int) and not isinstance(d, bool) and d >= 1 for d in sizes]
+    if len(sizes) < 2 or not all(valid):
         raise ConfigError(
             f"widths={list(sizes)} was given; wanted whole numbers of at least 1: inputs, hidden "
             f"layers, outputs"
@@ -64,20 +66,20 @@ def require_widths(widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def require_positive(**values: float) -> None:
-    """All problems in one message."""
+    """Raise one error that names every value that is not positive and finite."""
     bad = [f"{name}={value}" for name, value in values.items() if not 0 < value < math.inf]
     if bad:
         raise ConfigError(f"{', '.join(bad)} was given; wanted positive finite numbers")
 
 
 def each_lipschitz(lipschitz: float | Sequence[float], layers: int) -> tuple[float, ...]:
-    """One constant per hidden layer."""
-    many = isinstance(lipschitz, Sequence)
+    """One Lipschitz constant per hidden layer."""
+    several = isinstance(lipschitz, Sequence)
     slopes = tuple(lipschitz) if isinstance(lipschitz, Sequence) else (lipschitz,) * layers
     if len(slopes) != layers or any(not 0 <= s < math.inf for s in slopes):
         raise ConfigError(
-            f"lipschitz={list(slopes) if many else lipschitz} was given; wanted one finite number "
-            f"of at least 0, or one for each of the {layers} hidden layers"
+            f"lipschitz={list(slopes) if several else lipschitz} was given; wanted one finite "
+            f"number of at least 0, or one for each of the {layers} hidden layers"
         )
     return slopes
 

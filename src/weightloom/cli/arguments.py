@@ -1,11 +1,22 @@
-"""Types for command-line values, with messages that say what was wanted."""
+"""Options and value types that several commands share."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["at_least"]
+__all__ = ["add_store", "at_least"]
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        type=Path,
+        default=Path("weightloom-lab") / "results.sqlite",
+        help="file with stored results (default: %(default)s)",
+    )
 
 
 def at_least(lowest: int) -> Callable[[str], int]:

@@ -8,58 +8,51 @@ from pathlib import Path
 
 from weightloom.cli.arguments import at_least
 
-__all__ = ["register"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 DESCRIPTION = """\
-Train a hypernetwork on the handwritten digits inside scikit-learn (nothing is downloaded) and
-write a report with pictures.
+Train a hypernetwork on the handwritten digits of scikit-learn (nothing is downloaded) and write a
+report with pictures.
 
 The hypernetwork reads an image and writes all weights of a small network that maps a point (x, y)
-to brightness: every image becomes a network. Its rival, the embedding network, has a single such
-network of the same size, which is told about the image through an embedding. Both are then
-measured on images they have never seen."""
+to brightness: every image becomes a network. Its rival, the embedding network, is a single network
+of the same size that takes an embedding of the image as a second input. Both are then evaluated on
+held-out images."""
 
 EPILOG = """\
 what it prints:
-  a table: MSE and MSE/variance on held-out images (0 is perfect, 1 is a single grey), parameters
-  of the primary network and trainable in all, training time; and guesses that need no network
+  a table: MSE and MSE/variance on held-out images (0 is perfect, 1 is a uniform grey), parameters
+  of the primary network and all trainable parameters, training time; baselines without a network
 
 what it writes, into the folder DIR:
-  report.html          one page that loads nothing else: reconstructions, digits at four times
-                       the pixels, interpolation between two conditions, learning curves
-  digit-3.safetensors  the network that was generated for one held-out digit
-  results.json         all numbers, with the curves, and what they were made with
+  report.html          a self-contained page: reconstructions, digits at four times the
+                       resolution, interpolation between two conditions, learning curves
+  digit-3.safetensors  the network generated for one held-out digit
+  results.json         all numbers and curves, with versions and hardware
   files of an earlier run in DIR are replaced
 
 how long it takes:
   one to two minutes on two cores; --smoke a few seconds. Time grows in proportion to --epochs.
 
 Ctrl-C:
-  ends training, not the program: what was learned is measured and the report is written (exit
+  stops training early: the networks are evaluated as they are, and the report is written (exit
   status 130). A second Ctrl-C quits at once.
 
 examples:
-  weightloom demo                          the whole thing, into ./weightloom-demo
-  weightloom demo --epochs 50              a quarter of the training: rougher, sooner
-  weightloom demo --seed 1 --out seed-1    other initial weights; the held-out images stay the same
-  weightloom demo --smoke --out try        does it run here?
+  weightloom demo                          the full demo, into ./weightloom-demo
+  weightloom demo --epochs 50              a quarter of the training
+  weightloom demo --seed 1 --out seed-1    other initial weights, the same held-out images
+  weightloom demo --smoke --out try        check that it runs here
 """
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "demo",
-        help="train a hypernetwork and its rival on handwritten digits, write a report",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
         type=Path,
         default=Path("weightloom-demo"),
-        help="folder to write into, made if missing (default: %(default)s)",
+        help="output folder, created if missing (default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",
@@ -84,35 +77,35 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--smoke",
         action="store_true",
-        help="a tiny run to see that everything works; its numbers say little",
+        help="a tiny run that checks the installation; its numbers mean little",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="print the table and the files, no progress"
+        "--quiet", action="store_true", help="print the table and the files, but no progress"
     )
-    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from weightloom.experiments import demo
-    from weightloom.experiments.demo import figures, measure, table
-    from weightloom.lab.output import check_folder
+def run(arguments: argparse.Namespace) -> int:
+    from weightloom.demo import DemoSettings, run_demo, write_report
+    from weightloom.demo.pictures import require_matplotlib
+    from weightloom.demo.report import table, verdict
+    from weightloom.files import check_folder
 
     started = time.perf_counter()
     folder = check_folder(arguments.out, "--out")
-    figures.require_matplotlib()
-    settings = demo.Settings(
+    require_matplotlib()
+    settings = DemoSettings(
         epochs=arguments.epochs,
         seed=arguments.seed,
         threads=arguments.threads,
         smoke=arguments.smoke,
     )
     quiet = arguments.quiet
-    result = demo.run_demo(settings, say=_say_nothing if quiet else _say, bars=not quiet)
-    # The table first: should writing fail, the numbers are on the screen.
-    print(f"\n{table.text(result)}\n\n{measure.verdict(result.hyper, result.rival)}", flush=True)
+    result = run_demo(settings, log=_discard if quiet else _print, progress=not quiet)
+    # The table first, so that the numbers are not lost if writing fails.
+    print(f"\n{table(result)}\n\n{verdict(result.hyper, result.rival)}", flush=True)
     if settings.smoke:
         print("This was a smoke run: the numbers say little about either network.")
-    files = demo.write(result, folder)
+    files = write_report(result, folder)
     print(f"\nWritten in {time.perf_counter() - started:.0f} s:")
     for path in files:
         print(f"  {path}")
@@ -122,9 +115,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 
-def _say_nothing(text: str) -> None:
+def _discard(text: str) -> None:
     pass

@@ -10,68 +10,61 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weightloom.cli import lab_options
+from weightloom.cli.arguments import add_store
 from weightloom.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["register"]
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 DESCRIPTION = """\
-Serve a page on this machine: complete a drawn digit, look at kernels, ask which model to take, see
-networks that were built by hand, compare two saved networks, browse results."""
+Serve a local page: complete a drawn digit, plot kernels, ask how large a network must be, see
+networks that were built by hand, compare two saved networks. With weightloom-papers also: browse
+stored results."""
 
 EPILOG = """\
 who can see it:
-  this machine alone, unless --host names another address: then everybody who can reach that
-  address can use the page (there is no password), so do that in networks you trust. Nothing is
-  loaded from elsewhere and nothing is sent anywhere.
+  only this machine, unless --host names another address. Then everybody who can reach that
+  address can use the page (there is no password), so do that only in networks you trust. Nothing
+  is loaded from or sent to other hosts.
 
 what it writes:
   the network that completes digits is trained once (under a minute, while the page is in use) and
-  kept in the folder for caches of your system, or in $XDG_CACHE_HOME/weightloom
+  kept in your system's cache folder, or in $XDG_CACHE_HOME/weightloom
 
 Ctrl-C ends it.
 
 examples:
-  weightloom serve                                    and open it in the browser
-  weightloom serve --port 0 --no-browser              on a free port, and only say where
-  weightloom serve --store lab/results.sqlite         with results that are kept elsewhere
+  weightloom serve                                    start, and open the browser
+  weightloom serve --port 0 --no-browser              on a free port; print the address only
+  weightloom serve --store lab/results.sqlite         results from another file (weightloom-papers)
 """
 
 PORT = 8421
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "serve",
-        help="the local page: draw, kernels, sizes, constructions, comparison, results",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
-        help="address to listen at (default: 127.0.0.1, this machine alone)",
+        help="address to listen on (default: 127.0.0.1, only this machine)",
     )
     parser.add_argument(
         "--port",
         metavar="N",
         type=_port,
         default=PORT,
-        help="port to listen at; 0: any that is free (default: %(default)s)",
+        help="port to listen on; 0: any free one (default: %(default)s)",
     )
     parser.add_argument(
         "--cache-dir",
         metavar="DIR",
         type=Path,
-        help="where the trained network is kept (default: your system's folder for caches)",
+        help="folder for the trained network (default: your system's cache folder)",
     )
-    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
-    lab_options.add_store(parser)
-    parser.set_defaults(run=_run)
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    add_store(parser)
 
 
 def _port(text: str) -> int:
@@ -84,12 +77,12 @@ def _port(text: str) -> int:
     return value
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from weightloom.web import Settings, create_app
-    from weightloom.web.settings import LOOPBACK, cache_folder
+def run(arguments: argparse.Namespace) -> int:
+    from weightloom.web import PageSettings, create_app
+    from weightloom.web.context import LOOPBACK, cache_folder
 
     host = arguments.host or "127.0.0.1"
-    settings = Settings(
+    settings = PageSettings(
         host=host,
         any_host=host not in LOOPBACK,
         store=arguments.store,
@@ -122,26 +115,26 @@ def _server(app: object) -> uvicorn.Server:
             log_level="warning",
             server_header=False,
             access_log=False,
-            timeout_graceful_shutdown=3,  # a page that polls would keep it up otherwise
+            timeout_graceful_shutdown=3,  # otherwise a page that polls would keep it running
         )
     )
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket before anything else starts: a port that is taken is said at once."""
+    """A listening socket, before anything else starts, so that a taken port is reported at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen()  # who reads the address may ask at once, and waits until the page answers
+        listener.bind((host, port))
+        listener.listen()  # requests that come before the page is ready wait
     except OSError as error:
-        made.close()
+        listener.close()
         raise ConfigError(
-            f"cannot listen at {host}, port {port}: {error.strerror or error}; name another with "
-            f"--port N (--port 0 takes any that is free) or --host ADDRESS"
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with "
+            f"--port N (--port 0 takes any free one) or --host ADDRESS"
         ) from error
-    return made
+    return listener
 
 
 def _address(host: str, port: int) -> str:
@@ -149,7 +142,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _open(server: uvicorn.Server, address: str) -> None:
-    """Open the page when it answers; where there is no browser, the printed address has to do."""
+    """Open the page in a browser, if there is one, as soon as it answers."""
     while not server.started:
         if server.should_exit:
             return

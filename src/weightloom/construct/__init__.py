@@ -1,13 +1,11 @@
-"""ReLU networks written by hand, each with a certificate: a proven bound on its error.
+"""Networks written by hand, each with a certificate: a proven bound on its error.
 
-What most people want is here; each sub-folder has the whole of its subject:
-`shallow` (one hidden layer: interpolation, sampling, Barron norms), `deep` (Delta, squares,
-products, Sobolev), `near_init` (the Taylor model and planting), `pieces` (affine pieces, counted
-exactly), `separation` (what depth buys).
+The most useful constructions are here. Three sub-folders have the rest: `shallow` (one or two
+hidden layers: interpolation, sampling, Barron norms), `deep` (squares, products, smooth functions)
+and `pieces` (affine pieces of a ReLU network, enumerated exactly).
 """
 
-from weightloom.construct import deep, near_init, pieces, separation, shallow
-from weightloom.construct.box import Box
+from weightloom.construct import deep, pieces, shallow
 from weightloom.construct.certified import Certified, Verification
 from weightloom.construct.deep import (
     bits,
@@ -22,18 +20,14 @@ from weightloom.construct.deep import (
     square,
     viral,
 )
-from weightloom.construct.grid import Claim, Grid
+from weightloom.construct.grid import Box, Grid, Regularity
 from weightloom.construct.hats import hat_layers
-from weightloom.construct.interpolate import interpolate
+from weightloom.construct.inner_products import depth3
+from weightloom.construct.interpolation import interpolate
 from weightloom.construct.layers import Size, SparseLinear, measure, to_dense
-from weightloom.construct.modular import (
-    CertifiedHypernetwork,
-    factored_hypernetwork,
-    hypernetwork,
-)
-from weightloom.construct.near_init import TaylorModel, linearize, plant
+from weightloom.construct.linearization import TaylorModel, linearize
+from weightloom.construct.modular import CertifiedHypernetwork, factored_hypernetwork, hypernetwork
 from weightloom.construct.pieces import AffinePieces, affine_pieces
-from weightloom.construct.separation import depth3
 from weightloom.construct.shallow import (
     box_network,
     reduce_exponentials,
@@ -49,7 +43,7 @@ __all__ = [
     # Lipschitz functions by interpolation
     "interpolate",
     "Grid",
-    "Claim",
+    "Regularity",
     "hat_layers",
     "relu_interpolant",
     "threshold_interpolant",
@@ -68,26 +62,21 @@ __all__ = [
     "partition_of_unity",
     "sobolev",
     "depth3",
-    # Any network near its initialisation
-    "TaylorModel",
-    "linearize",
-    "plant",
-    # Looking at a network exactly
-    "affine_pieces",
-    "AffinePieces",
     # Hypernetworks
     "hypernetwork",
     "factored_hypernetwork",
     "CertifiedHypernetwork",
-    # Cost
+    # Any network: its affine pieces, its Taylor model, its size
+    "affine_pieces",
+    "AffinePieces",
+    "linearize",
+    "TaylorModel",
     "measure",
     "Size",
     "SparseLinear",
     "to_dense",
-    # Everything else
+    # The rest, by subject
     "shallow",
     "deep",
-    "near_init",
     "pieces",
-    "separation",
 ]

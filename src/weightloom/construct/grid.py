@@ -1,8 +1,8 @@
-"""Regular grids in a box, and how well a function is known from its values on one.
+"""Boxes, regular grids in them, and how well a function is known from its values on a grid.
 
 Interpolation takes y(x) ~ sum_v hat_v(x) y(v) over the nodes v, with weights hat_v(x) >= 0 that
 sum to one: the hats of the Kuhn (Freudenthal) triangulation, in which every cell is cut into m!
-simplices along its diagonal. Seen as probabilities the weights draw a random node V, and
+simplices along its diagonal. As probabilities, the weights define a random node V, and
 
     |y(x) - sum_v hat_v(x) y(v)| <= E |y(x) - y(V)| <= lipschitz * E |x - V|.
 
@@ -22,8 +22,8 @@ interpolations in separate variables (a hypernetwork: x and I) the distance is a
 of k independent U's, whose mean is 1/2 + k / (2 (k + 1)).
 
 If the nodes are the centres of the cells, points nearer than h_i / 2 to the boundary are first
-moved to the nearest place between nodes. There t_i is 0, |x_i - V_i| <= h_i / 2, its square is at
-most h_i^2 / 4, and U >= 1/2: every bound above holds as it stands, with exactly
+moved to the nearest point of the nodes' hull. There t_i is 0, |x_i - V_i| <= h_i / 2, its square is
+at most h_i^2 / 4, and U >= 1/2: every bound above still holds, with exactly
 counts_1 * ... * counts_m nodes.
 
 If nodes include the corners, E V = x, the linear term of Taylor's formula drops out, and
@@ -44,17 +44,67 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weightloom.construct.box import Box
 from weightloom.errors import ConfigError
 
-__all__ = ["NORMS", "Claim", "Grid"]
+__all__ = ["Box", "Grid", "NORMS", "Regularity"]
+
+
+@dataclass(frozen=True)
+class Box:
+    """The points with low_i <= p_i <= high_i."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.low or len(self.low) != len(self.high):
+            raise ConfigError(f"a box with low={self.low} and high={self.high} has no dimension")
+        if not all(a < b < math.inf and a > -math.inf for a, b in self.sides):
+            raise ConfigError(f"low={self.low}, high={self.high}: each low must be below its high")
+
+    @classmethod
+    def cube(cls, dims: int, low: float = -1.0, high: float = 1.0) -> Box:
+        """[low, high]^dims, by default [-1, 1]^dims."""
+        return cls((float(low),) * dims, (float(high),) * dims)
+
+    @property
+    def dims(self) -> int:
+        return len(self.low)
+
+    @property
+    def sides(self) -> tuple[tuple[float, float], ...]:
+        return tuple(zip(self.low, self.high, strict=True))
+
+    def grid(self, points: int) -> Tensor:
+        """A regular grid that includes the corners: at most ``points`` points, [n, dims].
+
+        At least 2 per axis. An odd count per axis is preferred, so that the middle is on the grid.
+        """
+        count = max(2, math.floor(points ** (1 / self.dims) + 1e-9))
+        count -= count > 2 and count % 2 == 0
+        axes = [torch.linspace(a, b, count, dtype=torch.float64) for a, b in self.sides]
+        return torch.cartesian_prod(*axes).reshape(-1, self.dims)
+
+    def clamp(self, points: Tensor) -> Tensor:
+        """The nearest points of the box."""
+        low = torch.tensor(self.low, dtype=points.dtype)
+        return torch.minimum(
+            torch.maximum(points, low), torch.tensor(self.high, dtype=points.dtype)
+        )
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Uniform random points, [count, dims]."""
+        unit = torch.rand(count, self.dims, dtype=torch.float64, generator=generator)
+        low, high = (torch.tensor(side, dtype=torch.float64) for side in (self.low, self.high))
+        return low + (high - low) * unit
+
 
 NORMS = ("1", "2", "max")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """``counts`` nodes per axis in ``box``: the centres of as many cells, or with the corners."""
+    """``counts`` nodes per axis in ``box``: centres of cells, or (``corners``) their corners."""
 
     box: Box
     counts: tuple[int, ...]
@@ -79,7 +129,7 @@ class Grid:
 
     @property
     def spacings(self) -> tuple[float, ...]:
-        """h: distance of neighbours along each axis."""
+        """h: distance between neighbours along each axis."""
         pairs = zip(self.box.sides, self.counts, strict=True)
         return tuple((b - a) / (n - 1 if self.corners else n) for (a, b), n in pairs)
 
@@ -90,7 +140,7 @@ class Grid:
         return tuple(a if self.corners else a + h / 2 for a, h in pairs)
 
     def indices(self) -> Tensor:
-        """Whole coordinates of all nodes, the last axis fastest: [size, dims]."""
+        """Integer coordinates of all nodes, the last axis fastest: [size, dims]."""
         axes = [torch.arange(n) for n in self.counts]
         return torch.cartesian_prod(*axes).reshape(-1, self.dims)
 
@@ -101,8 +151,8 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What is known about a function: how fast it changes, and perhaps how much it bends.
+class Regularity:
+    """What is claimed about a function: a Lipschitz constant, and perhaps a bound on curvature.
 
     |y(a) - y(b)| <= lipschitz * |a - b| in the named norm ("1", "2", "max"); and, if ``curvature``
     is given, |u.H u| <= curvature * max_i |u_i|^2 for its second derivatives.
@@ -153,7 +203,7 @@ class Claim:
         ]
 
     def check(self, grid: Grid, values: Tensor) -> None:
-        """Raise if neighbouring nodes differ by more than claimed; values [size, ...]."""
+        """Raise if values [size, ...] of neighbouring nodes differ by more than claimed."""
         table = values.reshape(*grid.counts, -1)
         for axis, spacing in enumerate(grid.spacings):
             if grid.counts[axis] < 2:
@@ -165,15 +215,15 @@ class Claim:
             where = torch.unravel_index(steps.argmax(), steps.shape)
             at = [f + h * int(i) for f, h, i in zip(grid.first, grid.spacings, where, strict=True)]
             raise ConfigError(
-                f"the function is not {self.lipschitz:g}-Lipschitz: from {_shown(at)} to a point "
-                f"{spacing:.6g} further along axis {axis} it changes by {largest:.6g}, which is "
-                f"{largest / spacing:.6g} per unit; pass lipschitz= at least that"
+                f"the function is not {self.lipschitz:g}-Lipschitz: from {_format_point(at)} to a "
+                f"point {spacing:.6g} further along axis {axis} it changes by {largest:.6g}, which "
+                f"is {largest / spacing:.6g} per unit; pass lipschitz= at least that"
             )
 
 
 def lipschitz_factor(spacings: Sequence[Sequence[float]], norm: str) -> float:
-    """Largest mean distance from a point to the node that its weights draw, in ``norm``."""
-    every = [h for one in spacings for h in one]
+    """Bound on E |x - V| in ``norm`` (module docstring), for a product of grids."""
+    every = [h for grid in spacings for h in grid]
     if norm == "2":
         return math.sqrt(sum(h * h for h in every)) / 2
     if norm == "1":
@@ -183,12 +233,12 @@ def lipschitz_factor(spacings: Sequence[Sequence[float]], norm: str) -> float:
 
 
 def curvature_factor(spacings: Sequence[Sequence[float]]) -> float:
-    """Largest mean square of that distance in the max norm."""
-    every = [h for one in spacings for h in one]
+    """Bound on E |x - V|^2 in the max norm, for a product of grids."""
+    every = [h for grid in spacings for h in grid]
     k = len(spacings)
     square = 0.25 + k / (2 * (k + 1)) + k / (4 * (k + 2))
     return min(sum(h * h for h in every) / 4, max(every) ** 2 * square)
 
 
-def _shown(point: Sequence[float]) -> str:
+def _format_point(point: Sequence[float]) -> str:
     return "(" + ", ".join(f"{c:.6g}" for c in point) + ")"

@@ -1,14 +1,14 @@
-"""The hat functions of a grid as ReLU layers: one unit for each node, 1 there and 0 at the others.
+"""The hat functions of a grid as ReLU layers: for each node a unit that is 1 there, 0 at others.
 
 On the Kuhn triangulation the hat of node v is
 
     hat_v(x) = relu(1 - max(0, z_1, ..., z_m) + min(0, z_1, ..., z_m)),   z = (x - first) / h - v.
 
-Maxima and minima are built one coordinate after the other: M_1 = z_1, M_{k+1} = z_{k+1} + r_k with
+Maxima and minima are built coordinate by coordinate: M_1 = z_1, M_{k+1} = z_{k+1} + r_k with
 r_k = relu(M_k - z_{k+1}), and min_{k+1} = z_{k+1} - s_k with s_k = relu(z_{k+1} - min_k). Both r_k
 and s_k depend on differences of coordinates only, so nodes that differ by a shift of their first
-k + 1 coordinates share them: n^(k+1) - (n-1)^(k+1) units instead of n^(k+1), and never as many
-as there are nodes. Three units for each node remain: relu(M_m), relu(-min_m) and the hat.
+k + 1 coordinates share them: n^(k+1) - (n-1)^(k+1) units instead of n^(k+1), always fewer than
+nodes. Three units for each node remain: relu(M_m), relu(-min_m) and the hat.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def hat_layers(
 ) -> list[nn.Module]:
     """Layers that map x [..., dims] to all hats [..., grid.size], in the order of grid.nodes().
 
-    dims + 2 affine layers, a ReLU behind each. The hats are not negative, sum to one everywhere,
-    and are constant outside the hull of the nodes.
+    dims + 2 affine layers, a ReLU after each. The hats are nonnegative, sum to one everywhere, and
+    are constant outside the hull of the nodes.
     """
     layers: list[nn.Module] = []
 
@@ -41,8 +41,8 @@ def hat_layers(
     first, coordinates = _clip(grid)
     put(first)
     v = grid.indices()
-    shared = torch.zeros(grid.size, dtype=torch.int64)  # which r and s belongs to a node
-    units = 0  # how many r there are; s follow behind them
+    shared = torch.zeros(grid.size, dtype=torch.int64)  # index of the r and s of each node
+    units = 0  # number of r; as many s follow them
     for axis in range(1, grid.dims):
         level, shared, units, coordinates = _compare(v, axis, shared, units, first, coordinates)
         put(level)
@@ -57,17 +57,17 @@ def hat_layers(
 
 
 def rounding(grid: Grid, largest: float, dtype: torch.dtype) -> float:
-    """Allowance for rounding in sum_v hat_v y(v) when |y| <= largest.
+    """Bound on the rounding of sum_v hat_v y(v) if |y| <= largest.
 
-    Coordinates are counted in cells, so each of the dims + 3 layers adds at most a few units in the
-    last place of max(counts); at most 3^dims hats are not zero at one place.
+    Coordinates are measured in cells, so each of the dims + 3 layers adds at most a few units in
+    the last place of max(counts); at most 3^dims hats are nonzero at one point.
     """
     ulp = torch.finfo(dtype).eps * max(grid.counts)
     return float(8 * (grid.dims + 3) * 3**grid.dims * ulp * max(largest, 1e-300))
 
 
 def _clip(grid: Grid) -> tuple[Entries, list[_Coordinate]]:
-    """u = (x - first) / h cut to [0, count - 1]: relu(u) - relu(u - (count - 1))."""
+    """u = (x - first) / h clipped to [0, count - 1]: relu(u) - relu(u - (count - 1))."""
     layer = Entries(2 * grid.dims, grid.dims)
     coordinates: list[_Coordinate] = []
     for axis, (low, h, count) in enumerate(
@@ -88,7 +88,7 @@ def _compare(
     before: Entries,
     coordinates: list[_Coordinate],
 ) -> tuple[Entries, Tensor, int, list[_Coordinate]]:
-    """The layer that takes ``axis`` into the maximum and minimum; what is shared after it."""
+    """The layer that adds ``axis`` to the maximum and minimum, and the units shared after it."""
     differences = v[:, :axis] - v[:, axis : axis + 1]
     classes, new = torch.unique(differences, dim=0, return_inverse=True)
     count = len(classes)
@@ -106,7 +106,7 @@ def _compare(
             behind = 0 if sign > 0 else units
             layer.add(rows + offset, shared[member] + behind, 1.0)
     moved: list[_Coordinate] = [[] for _ in coordinates]
-    for i, later in enumerate(kept):  # not negative, so ReLU lets them pass
+    for i, later in enumerate(kept):  # nonnegative, so ReLU does not change them
         row = 2 * count + i
         _put(layer, torch.tensor([row]), coordinates[later], 1.0)
         moved[later] = [(row, 1.0)]

@@ -8,8 +8,8 @@ interpolates I -> (y(v, I))_v on a grid of I, all nodes v at once. Together
 
 a product of two interpolations, whose error is bounded in `weightloom.construct.grid`. With n
 nodes per axis the error is of order 1 / n (r = 1), g has N_g = n^m1 generated weights, and a plain
-network of (x, I) built the same way has n^(m1 + m2) output weights: those have not vanished, they
-are in f.
+network of (x, I) built the same way has n^(m1 + m2) output weights. The hypernetwork has those too,
+in f.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from weightloom.construct.box import Box
 from weightloom.construct.certified import Certified
-from weightloom.construct.grid import Claim, Grid
+from weightloom.construct.checks import MAX_NODES
+from weightloom.construct.grid import Box, Grid, Regularity
 from weightloom.construct.hats import hat_layers, rounding
-from weightloom.construct.interpolate import MAX_NODES, choose_grids, node_values
+from weightloom.construct.interpolation import choose_grids, node_values
 from weightloom.construct.layers import dense_layer, measure
 
-__all__ = ["CertifiedHypernetwork", "Pair", "factored_hypernetwork", "hypernetwork"]
+__all__ = ["CertifiedHypernetwork", "JointNetwork", "factored_hypernetwork", "hypernetwork"]
 
 Conditional = Callable[[Tensor, Tensor], Tensor]
 
 
-class Pair(nn.Module):
-    """h(x, I) = <hats(x), f(I)> on joint points [n, m1 + m2]: the slow, plain road."""
+class JointNetwork(nn.Module):
+    """h(x, I) = <hats(x), f(I)> on joint points [n, m1 + m2], evaluated point by point."""
 
     def __init__(self, primary: nn.Sequential, encoder: nn.Sequential, m1: int) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class Pair(nn.Module):
 class CertifiedHypernetwork(Certified):
     """A certified h(x, I) = g(x; f(I)); ``network`` takes joint points (x, I).
 
-    ``primary`` is g: put it into `HyperNetwork(primary, generate=generated)` and let the head write
-    what ``encoder`` = f returns, the output weights [N_g]. nodes, layers and nonzeros are those of
-    both together; g's own size, fixed layers included, is in `primary_nonzeros`.
+    ``primary`` is g: pass it to `HyperNetwork(primary, generate=generated)` and let the head return
+    the output of ``encoder`` = f, the output weights [N_g]. nodes, layers and nonzeros are those of
+    both together; g's own size, fixed layers included, is `primary_nonzeros`.
     """
 
     primary: nn.Sequential = field(default_factory=nn.Sequential, repr=False)
@@ -60,7 +60,7 @@ class CertifiedHypernetwork(Certified):
     primary_size: int = 0
     """N_g, generated weights"""
     primary_nonzeros: int = 0
-    """entries of g that are not zero, generated ones included"""
+    """nonzero entries of g, generated ones included"""
 
 
 def hypernetwork(
@@ -85,12 +85,12 @@ def hypernetwork(
     `interpolate`; ``counts`` are for all axes, those of x first.
 
     >>> y = lambda x, condition: (x[..., 0] - condition[..., 0]).abs() / 2
-    >>> made = hypernetwork(y, 1, 1, eps=0.1)
-    >>> made.primary_size, made.verify().error <= made.error_bound <= 0.1 + 1e-9
+    >>> c = hypernetwork(y, 1, 1, eps=0.1)
+    >>> c.primary_size, c.verify().error <= c.error_bound <= 0.1 + 1e-9
     (17, True)
     """
-    boxes = [Box.cube(one) if isinstance(one, int) else one for one in (x, condition)]
-    claim = Claim(lipschitz, norm, curvature)
+    boxes = [Box.cube(domain) if isinstance(domain, int) else domain for domain in (x, condition)]
+    claim = Regularity(lipschitz, norm, curvature)
     over_x, over_i = choose_grids(claim, boxes, eps, counts, corners, max_nodes)
     nodes = over_x.nodes()
 
@@ -125,14 +125,14 @@ def factored_hypernetwork(
 ) -> CertifiedHypernetwork:
     """The same network for y(x, I) = <basis(x), coefficients(I)>, with far fewer parameters in all.
 
-    The setting of Theorem 6: the weights theta(I) = W c(I) move in w directions only. ``basis``
+    The setting of Theorem 6: the weights theta(I) = W c(I) vary in w directions only. ``basis``
     maps x [n, m1] to [n, w] and ``coefficients`` I [n, m2] to [n, w]; f interpolates the w numbers
     c(I) and its last layer is W[v, j] = basis_j(v). Interpolation is linear in the values, so this
     computes the same function as `hypernetwork` on the same grids, with w (n^m1 + n^m2) instead of
     n^(m1 + m2) numbers. ``lipschitz``, ``norm`` and ``curvature`` are those of y.
     """
-    boxes = [Box.cube(one) if isinstance(one, int) else one for one in (x, condition)]
-    claim = Claim(lipschitz, norm, curvature)
+    boxes = [Box.cube(domain) if isinstance(domain, int) else domain for domain in (x, condition)]
+    claim = Regularity(lipschitz, norm, curvature)
     over_x, over_i = choose_grids(claim, boxes, eps, counts, corners, max_nodes)
     table, mixing = node_values(coefficients, over_i), node_values(basis, over_x)
     last = [dense_layer(table.T.to(dtype), None), dense_layer(mixing.to(dtype), None)]
@@ -147,7 +147,7 @@ def factored_hypernetwork(
 
 def _certify(
     target: Conditional,
-    claim: Claim,
+    claim: Regularity,
     over_x: Grid,
     over_i: Grid,
     encoder: nn.Sequential,
@@ -156,18 +156,18 @@ def _certify(
     sparse: bool | None,
 ) -> CertifiedHypernetwork:
     fixed = hat_layers(over_x, dtype, sparse)
-    # The weights written in here are those of the first condition; every call replaces them.
+    # The output weights of the first condition, as placeholders; every call replaces them.
     with torch.no_grad():
         at = torch.tensor(over_i.first, dtype=dtype)
-        written = encoder(at[None])
-    primary = nn.Sequential(*fixed, dense_layer(written, None))
+        weights = encoder(at[None])
+    primary = nn.Sequential(*fixed, dense_layer(weights, None))
     m1 = over_x.dims
     fixed_size, f_size = measure(nn.Sequential(*fixed)), measure(encoder)
     bound = claim.error(over_x, over_i)
-    # Either interpolation may be off by its rounding where the other one's weights sum to one.
+    # Each interpolation may be off by its rounding; the other one's weights sum to one.
     bound += 2 * (rounding(over_x, largest, dtype) + rounding(over_i, largest, dtype))
     return CertifiedHypernetwork(
-        network=Pair(primary, encoder, m1),
+        network=JointNetwork(primary, encoder, m1),
         error_bound=bound,
         nodes=f_size.nodes + fixed_size.nodes + over_x.size,
         layers=f_size.layers + fixed_size.layers + 1,

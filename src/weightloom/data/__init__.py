@@ -1,13 +1,16 @@
-"""Image sets and what is done to images before a network sees them; functions to be learned."""
+"""Image sets, transformations of images, and functions to learn."""
 
 from weightloom.data.bumps import BumpTarget, CubeTarget, FactoredTarget, FourierTarget
 from weightloom.data.cifar import load_cifar10
-from weightloom.data.digits import ImageSplit, load_digits
-from weightloom.data.image_sets import has_images, load_mnist_or_digits
-from weightloom.data.image_sets_base import DataError, ImageSet, MissingDataError
-from weightloom.data.images import pixel_centres, shift
-from weightloom.data.mnist import load_mnist
-from weightloom.data.rotation import angle_class, rotate
+from weightloom.data.digits import (
+    ImageSplit,
+    has_images,
+    load_digits,
+    load_mnist,
+    load_mnist_or_digits,
+)
+from weightloom.data.image_sets import DataError, ImageSet, MissingDataError
+from weightloom.data.images import angle_class, pixel_centres, rotate, shift
 from weightloom.data.targets import (
     TARGET_INITS,
     TARGETS,

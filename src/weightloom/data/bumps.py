@@ -1,8 +1,8 @@
 """Functions y(x, I) on a cube with a known Lipschitz constant: hard, smooth and factored ones.
 
-All of them map x [..., m1] in [-1, 1]^m1 and I [..., m2] in [-1, 1]^m2 to [...], and say in
-`lipschitz` how much they can change: |y(a) - y(b)| <= lipschitz * max_i |a_i - b_i|, where a and b
-are pairs (x, I). A function with that property has it in the 2-norm and the 1-norm too.
+All of them map x [..., m1] in [-1, 1]^m1 and I [..., m2] in [-1, 1]^m2 to [...]. Their attribute
+`lipschitz` bounds how much they change: |y(a) - y(b)| <= lipschitz * max_i |a_i - b_i|, where a and
+b are pairs (x, I). Then the same bound holds in the 2-norm and the 1-norm.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class CubeTarget(ABC):
     lipschitz: float
     """per unit of the largest coordinate difference"""
     height: float
-    """no value is larger than this"""
+    """bound on |y|"""
 
     def __call__(self, x: Tensor, condition: Tensor) -> Tensor:
         """y(x, I): x [..., m1], I [..., m2] -> [...]; leading dimensions broadcast."""
-        for name, given, wanted in (("x", x, self.m1), ("condition", condition, self.m2)):
-            if given.dim() == 0 or given.shape[-1] != wanted:
+        for name, value, size in (("x", x, self.m1), ("condition", condition, self.m2)):
+            if value.dim() == 0 or value.shape[-1] != size:
                 raise ShapeError(
-                    f"{name} has shape {list(given.shape)}; this target wants [..., {wanted}]"
+                    f"{name} has shape {list(value.shape)}; this target wants [..., {size}]"
                 )
         lead = torch.broadcast_shapes(x.shape[:-1], condition.shape[:-1])
         parts = (x.expand(*lead, self.m1), condition.expand(*lead, self.m2))
@@ -51,7 +51,7 @@ class CubeTarget(ABC):
         """Bounds on sum |D^k y| over all derivatives of order 0, 1, ..., as far as they exist."""
 
     def sobolev(self, r: int) -> float:
-        """Bound on the norm of W_{r,m}: what to divide by to get a target of the theorems.
+        """Bound on the norm in W_{r,m}; y divided by it is a target of the theorems.
 
         >>> FourierTarget(1, 1).sobolev(1) < 1.4
         True
@@ -73,11 +73,12 @@ class CubeTarget(ABC):
 
 
 class BumpTarget(CubeTarget):
-    """The hard functions of Lemma 15: pieces^m cubes, one bump in each, signs drawn at random.
+    """The hard functions of Lemma 15: pieces^m cubes, one bump in each, with random signs.
 
     [-1, 1]^m, m = m1 + m2, is cut into ``pieces``^m cubes of side 2 / pieces. On each, y is +b or
-    -b; b is zero on the cube's surface and `height` at its centre. Whoever approximates y better
-    than `height` knows all pieces^m signs. With z in [-1, 1]^m the position inside the cube:
+    -b; b is zero on the cube's surface and `height` at its centre. An approximation with an
+    error below `height` determines all pieces^m signs. With z in [-1, 1]^m the position inside the
+    cube:
 
     - "tent": height * (1 - max_i |z_i|), height = 1 / pieces;
     - "smooth": height * prod_i cos^2(pi z_i / 2), once continuously differentiable everywhere,
@@ -101,8 +102,8 @@ class BumpTarget(CubeTarget):
         self.pieces, self.shape, self.seed = pieces, shape, seed
         dims = m1 + m2
         self.height = 1.0 / pieces if shape == "tent" else 1.0 / (pieces * _steepness(dims))
-        drawn = torch.randint(0, 2, (pieces**dims,), generator=_generator(seed))
-        self.signs = 2 * drawn.to(torch.int8) - 1  # [pieces^m], the last axis fastest
+        bits = torch.randint(0, 2, (pieces**dims,), generator=_generator(seed))
+        self.signs = 2 * bits.to(torch.int8) - 1  # [pieces^m], the last axis fastest
 
     def at(self, points: Tensor) -> Tensor:
         scaled = (points + 1) * (self.pieces / 2)
@@ -118,7 +119,7 @@ class BumpTarget(CubeTarget):
         return self.signs.to(points.device)[index].to(points.dtype) * bump * self.height
 
     def derivatives(self) -> tuple[float, ...]:
-        """Up to order 1: a tent bends sharply. Every partial derivative is as large as another."""
+        """Up to order 1: a tent bends sharply. All partial derivatives have the same bound."""
         slope = 1.0 if self.shape == "tent" else math.pi / 2
         return self.height, (self.m1 + self.m2) * slope * self.height * self.pieces
 
@@ -152,11 +153,11 @@ class FourierTarget(CubeTarget):
         ]
         self.waves = torch.tensor(waves, dtype=torch.float64)  # [waves, m]
         generator = _generator(seed)
-        drawn = torch.randn(len(waves), generator=generator, dtype=torch.float64)
-        drawn = drawn / (1 + self.waves.square().sum(-1))
+        normal = torch.randn(len(waves), generator=generator, dtype=torch.float64)
+        normal = normal / (1 + self.waves.square().sum(-1))
         self.phases = 2 * math.pi * torch.rand(len(waves), generator=generator, dtype=torch.float64)
         slopes = math.pi * self.waves.abs().sum(-1)
-        self.amplitudes = drawn / (drawn.abs() * slopes).sum()
+        self.amplitudes = normal / (normal.abs() * slopes).sum()
         self.curvature = float((self.amplitudes.abs() * slopes.square()).sum())
         self.height = float(self.amplitudes.abs().sum())
 
@@ -200,10 +201,10 @@ class FactoredTarget(CubeTarget):
         self.width, self.pieces, self.seed = width, pieces, seed
 
         def factor(dims: int, number: int, hard: bool) -> CubeTarget:
-            drawn = seed * 1000 + number
+            own_seed = seed * 1000 + number
             if hard and pieces is not None:
-                return BumpTarget(dims, 0, pieces, seed=drawn)
-            return FourierTarget(dims, 0, frequencies, seed=drawn)
+                return BumpTarget(dims, 0, pieces, seed=own_seed)
+            return FourierTarget(dims, 0, frequencies, seed=own_seed)
 
         self._basis = [factor(m1, 2 * j, j % 2 == 0) for j in range(width)]
         self._coefficients = [factor(m2, 2 * j + 1, j % 2 == 1) for j in range(width)]

@@ -1,8 +1,8 @@
-"""CIFAR-10 in its original pickles, read by an unpickler that cannot run what they say.
+"""CIFAR-10 in its original pickles, read by an unpickler that cannot run code.
 
-A pickle is a small program that may call any function by name. Here the three names that an array
-in a pickle needs stand for records that only note what they were given; every other name is
-refused, before anything is called. numpy itself never sees what the file says.
+A pickle is a small program that may call any function by name. Here the names that an array in a
+pickle needs stand for classes that only record their arguments. Every other name is refused before
+anything is called. numpy itself never sees the contents of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weightloom.data.image_sets_base import DataError, ImageSet, check_sum, find_set
+from weightloom.data.image_sets import DataError, ImageSet, check_sum, find_set
 
 __all__ = ["find_cifar10", "load_cifar10", "read_pickle"]
 
@@ -51,9 +51,9 @@ def load_cifar10(
 ) -> ImageSet:
     """CIFAR-10 from ``folder`` (see `find_set` for the default), or only its first images.
 
-    Trains on whichever of the five ``data_batch`` files are there, in their order: ``source`` says
-    which. ``train`` and ``test`` keep the first so many images. ``verify=False`` admits files
-    whose content is not the published one.
+    Training images come from those of the five ``data_batch`` files that are there, in order;
+    ``source`` says how many. ``train`` and ``test`` are how many images to keep, the first ones.
+    ``verify=False`` accepts files whose content is not the published one.
     """
     here = find_cifar10(folder)
     there = [name for name in _BATCHES if (here / name).is_file()]
@@ -65,12 +65,12 @@ def load_cifar10(
     batches = [_batch(here / name, verify) for name in there]
     images = torch.cat([batch[0] for batch in batches])[:train]
     labels = torch.cat([batch[1] for batch in batches])[:train]
-    tested, test_labels = _batch(here / _TEST, verify)
+    test_images, test_labels = _batch(here / _TEST, verify)
     return ImageSet(
         "cifar10",
         images.float() / 255.0,
         labels,
-        tested[:test].float() / 255.0,
+        test_images[:test].float() / 255.0,
         test_labels[:test],
         _SIDE,
         _CHANNELS,
@@ -81,12 +81,12 @@ def load_cifar10(
 def _batch(path: Path, verify: bool) -> tuple[Tensor, Tensor]:
     """The images (bytes, flat) and labels of one file."""
     content = path.read_bytes()
-    found = read_pickle(content, path)
+    batch = read_pickle(content, path)
     check_sum(path, content, _SUMS[path.name] if verify else None)
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds a {type(found).__name__}; a dictionary is wanted")
+    if not isinstance(batch, dict):
+        raise DataError(f"{path} holds a {type(batch).__name__}; a dictionary is wanted")
     # Keys written by Python 2 arrive as bytes.
-    entries = {key.decode() if isinstance(key, bytes) else key: v for key, v in found.items()}
+    entries = {key.decode() if isinstance(key, bytes) else key: v for key, v in batch.items()}
     if not isinstance(entries.get("data"), _Array) or not isinstance(entries.get("labels"), list):
         raise DataError(
             f"{path} has the entries {', '.join(map(str, entries))}; an array 'data' and a list "
@@ -104,16 +104,16 @@ def _batch(path: Path, verify: bool) -> tuple[Tensor, Tensor]:
 
 
 def read_pickle(content: bytes, path: Path | str = "the file") -> object:
-    """What a pickle of plain data and byte arrays holds; arrays come as records of their bytes.
+    """The contents of a pickle of plain data and byte arrays; arrays are records of their bytes.
 
     >>> read_pickle(pickle.dumps({"labels": [3, 1]}))
     {'labels': [3, 1]}
     """
     try:
-        return _Reader(io.BytesIO(content), path).load()
+        return _SafeUnpickler(io.BytesIO(content), path).load()
     except DataError:
         raise
-    except Exception as error:  # an unpickler fails in any way the bytes lead it to
+    except Exception as error:  # damaged bytes can make an unpickler raise anything
         raise DataError(
             f"{path} cannot be read as a pickle ({type(error).__name__}: {error}): truncated, "
             f"damaged or something else. Fetch it again"
@@ -121,7 +121,7 @@ def read_pickle(content: bytes, path: Path | str = "the file") -> object:
 
 
 class _Type:
-    """Stands for numpy.ndarray and numpy.dtype: remembers what it was made from."""
+    """Stands for numpy.ndarray and numpy.dtype: records its arguments."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -131,7 +131,7 @@ class _Type:
 
 
 class _Array:
-    """Stands for an array under construction: notes its shape, type and bytes."""
+    """Stands for an array under construction: records its shape, type and bytes."""
 
     def __init__(self, *_: Any) -> None:
         self.state: Any = None
@@ -140,7 +140,7 @@ class _Array:
         self.state = state
 
     def bytes_of(self, path: Path) -> np.ndarray:
-        """The array, if it is what it should be: unsigned bytes in C order."""
+        """The array, if it has unsigned bytes in C order; otherwise raise."""
         state = self.state
         if not (isinstance(state, tuple) and len(state) == 5 and isinstance(state[2], _Type)):
             raise DataError(f"{path} holds an array that is not stored as numpy stores arrays")
@@ -156,9 +156,9 @@ class _Array:
 
 
 class _Encoded:
-    """Stands for _codecs.encode, by which Python 3 writes bytes into old pickles.
+    """Stands for _codecs.encode, which Python 3 uses for bytes in old pickle protocols.
 
-    A class, and with `__setstate__`, so that a pickle cannot set attributes of what it was handed.
+    It is a class with `__setstate__`, so that a pickle cannot set attributes on it.
     """
 
     def __new__(cls, text: Any, encoding: Any) -> Any:
@@ -170,7 +170,7 @@ class _Encoded:
         """Never called: what `__new__` returns is bytes."""
 
 
-#: All names a pickle may use, and what they mean here.
+#: All names that a pickle may use, and what stands for them.
 _NAMES: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
@@ -180,8 +180,8 @@ _NAMES: dict[tuple[str, str], Any] = {
 }
 
 
-class _Reader(pickle.Unpickler):
-    """Reads pickles in which no name but those of an array occurs."""
+class _SafeUnpickler(pickle.Unpickler):
+    """Reads pickles that use no names but those of an array."""
 
     def __init__(self, file: io.BytesIO, path: Path | str) -> None:
         super().__init__(file, encoding="bytes")

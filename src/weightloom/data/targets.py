@@ -1,11 +1,9 @@
-"""Random functions y(x, I) to be learned: the three families of "On the Modularity of
-Hypernetworks", Section 6.
+"""Random functions y(x, I) to learn, after "On the Modularity of Hypernetworks", Section 6.
 
-The paper draws the targets' weights with "the He uniform initialization" and says no more. That
+The paper samples the targets' weights with "the He uniform initialization" and says no more. That
 is read here as He et al. (2015): weights uniform in +-sqrt(6 / fan_in), variance 2 / fan_in, in
-every layer, and biases zero. Nothing else the paper prints depends on it as much: with PyTorch's
-own default for `nn.Linear` the first family's variance is several hundred times smaller. So the
-initialisation is a parameter.
+every layer, and biases zero. The choice matters: with PyTorch's default for `nn.Linear` the
+variance of the first family is several hundred times smaller. So the initialisation is a parameter.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ __all__ = [
 
 TARGET_INITS = ("he_uniform", "pytorch")
 
-# Rows that a target computes at once: 30,000 rows of 2000 numbers would be copied otherwise.
+# Rows that a target computes at once, to avoid a copy of 30,000 rows of 2000 numbers.
 _ROWS = 4096
 
 
@@ -66,7 +64,7 @@ class Target(nn.Module):
         self.d = d
         self.network = self._build(d, hidden)
         self.requires_grad_(False)
-        draw_weights(self.network, init, torch.Generator().manual_seed(seed))
+        sample_weights(self.network, init, torch.Generator().manual_seed(seed))
 
     @abstractmethod
     def _build(self, d: int, hidden: Sequence[int]) -> nn.Sequential: ...
@@ -137,17 +135,17 @@ def make_target(
     init: str = "he_uniform",
     hidden: Sequence[int] | None = None,
 ) -> Target:
-    """The target of a family that is named: "network", "product" or "inner_product"."""
+    """A target of the family "network", "product" or "inner_product"."""
     if family not in TARGETS:
         raise ShapeError(f"family={family!r} is unknown; choose one of {', '.join(TARGETS)}")
     return TARGETS[family](d, seed=seed, init=init, hidden=hidden)
 
 
 @torch.no_grad()
-def draw_weights(network: nn.Module, init: str, generator: torch.Generator) -> None:
-    """Draw every Linear layer anew, "he_uniform" or "pytorch" (what `nn.Linear` does by itself).
+def sample_weights(network: nn.Module, init: str, generator: torch.Generator) -> None:
+    """Sample the weights of every Linear layer: "he_uniform", or "pytorch" as `nn.Linear` does.
 
-    PyTorch draws weights and biases uniformly in +-1 / sqrt(fan_in): weights with a sixth of the
+    PyTorch samples weights and biases uniformly in +-1 / sqrt(fan_in): weights with a sixth of the
     variance of He et al., biases that are not zero.
     """
     if init not in TARGET_INITS:
@@ -166,7 +164,7 @@ def draw_weights(network: nn.Module, init: str, generator: torch.Generator) -> N
 def sample_inputs(n: int, seed: int, d: int) -> tuple[Tensor, Tensor]:
     """x [n, d] and I [n, d], standard normal, from ``seed`` alone.
 
-    Torch's own generator is not touched.
+    Torch's global generator is not used.
     """
     if n < 1 or d < 1:
         raise ShapeError(f"{n} pairs of {d} numbers were asked for; at least 1 of each is needed")
@@ -176,7 +174,7 @@ def sample_inputs(n: int, seed: int, d: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def evaluate(target: Callable[[Tensor, Tensor], Tensor], x: Tensor, condition: Tensor) -> Tensor:
-    """target(x, condition), some thousand rows at a time."""
+    """target(x, condition), a few thousand rows at a time."""
     parts = zip(x.split(_ROWS), condition.split(_ROWS), strict=True)
     return torch.cat([target(*part) for part in parts])
 
@@ -197,6 +195,6 @@ def _stack(sizes: Sequence[int], activation: Callable[[], nn.Module]) -> nn.Sequ
     for i in range(len(sizes) - 1):
         if i:
             layers.append(activation())
-        # Not drawn twice: the usual constructor would take its numbers from torch's own generator.
+        # Weights are sampled later; the usual constructor would use torch's global generator.
         layers.append(nn.utils.skip_init(nn.Linear, sizes[i], sizes[i + 1]))
     return nn.Sequential(*layers)

@@ -1,29 +1,35 @@
-"""Infinitely wide networks: towers, the kernels of hypernetworks, regression with them."""
+"""Infinitely wide networks: towers, the kernels of hypernetworks, regression with them.
+
+>>> import torch
+>>> kernel = HyperKernel(Tower(depth=3), Tower(depth=2), kind="ntk")
+>>> kernel(torch.eye(4), torch.ones(4, 2)).shape
+torch.Size([4, 4])
+"""
 
 from weightloom.kernels import empirical
-from weightloom.kernels.activations import Activation, activation
+from weightloom.kernels.activations import GaussianActivation, activation
 from weightloom.kernels.covariance import Covariance
 from weightloom.kernels.features import FourierFeatures
 from weightloom.kernels.finite import FiniteHypernetwork, FiniteTower
-from weightloom.kernels.hyper import HyperKernel
+from weightloom.kernels.hyperkernel import HyperKernel
 from weightloom.kernels.regression import HyperKernelRegressor
 from weightloom.kernels.tower import Tower
 
 __all__ = [
-    # What is infinitely wide: f and g, and the features of the points
+    # infinitely wide networks f and g, and features of the points
     "Tower",
     "FourierFeatures",
-    # The kernel of h(x, z) = g(z; f(x)): prior or tangent kernel
+    # the kernel of h(x, z) = g(z; f(x)): prior or tangent kernel
     "HyperKernel",
-    # Regression with it, on points and on grids
+    # regression with it, on points and on grids
     "HyperKernelRegressor",
-    # Finite networks: the same towers at some width, and the kernels of any module
+    # finite networks: the same towers at some width, and the kernels of any module
     "FiniteTower",
     "FiniteHypernetwork",
     "empirical",
-    # Activations by name, by class or from any callable
-    "Activation",
+    # activations by name, by class or from any callable
+    "GaussianActivation",
     "activation",
-    # The value that flows through all of them
+    # the value that all of them pass on
     "Covariance",
 ]

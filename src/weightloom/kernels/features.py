@@ -16,13 +16,13 @@ from weightloom.kernels.parameters import Parameters
 
 __all__ = ["FourierFeatures"]
 
-_TERMS = 5  # of the sum over images or waves: the next one is below 1e-17 where either is used
+_TERMS = 5  # of the sum over images or waves: the next term is below 1e-17 where either is used
 
 
 class FourierFeatures(Parameters):
     """p(z) = sqrt(2) cos(scale W z + b), W ~ N(0, 1), b ~ U[-pi, pi], or the limit of many of them.
 
-    `count` features are drawn from `seed`; `count=None` is their exact limit, with covariance
+    `count` features are sampled with `seed`; `count=None` is their exact limit, with covariance
     exp(-|scale (z - z')|^2 / 2) and variance 1. `scale` is one number or one for each coordinate,
     and may be a tensor that requires gradients. `kind="pairs"` takes cos and sin of the same
     frequency in place of a random phase (count must be even): variance exactly 1.
@@ -65,15 +65,15 @@ class FourierFeatures(Parameters):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient with respect to the scale is wanted."""
+        """Whether the scale requires a gradient."""
         return isinstance(self.scale, Tensor) and self.scale.requires_grad
 
     def transform(self, z: Tensor) -> Tensor:
-        """The drawn features of z [n, d]: [n, count]."""
+        """The sampled features of z [n, d]: [n, count]."""
         if self.count is None:
             raise KernelError("the exact limit has no finite list of features; set count=")
         scaled = z * _vector("scale", self.scale, z)
-        frequencies, phases = self._draw(z)
+        frequencies, phases = self._sample(z)
         angles = scaled @ frequencies.mT
         if self.kind == "pairs":
             return math.sqrt(2) * torch.cat([angles.cos(), angles.sin()], 1)
@@ -97,7 +97,7 @@ class FourierFeatures(Parameters):
     def _limit(self, z: Tensor, z2: Tensor) -> Tensor:
         """The gap of the limit for broadcast rows [..., d], in float64 inside.
 
-        Coordinate by coordinate: a product of covariances, and never a tensor of all differences.
+        Coordinate by coordinate, as a product of covariances: no tensor of all differences.
         """
         wide, wide2 = z.double(), z2.double()
         scales = _vector("scale", self.scale, wide)
@@ -109,12 +109,12 @@ class FourierFeatures(Parameters):
             if periods is None:
                 exponent = exponent + (scales[axis] * apart).square() / 2
             else:
-                one = _torus_gap(apart, scales[axis], float(periods[axis]))
-                gap = gap + one - gap * one
+                along_axis = _torus_gap(apart, scales[axis], float(periods[axis]))
+                gap = gap + along_axis - gap * along_axis
         return (-torch.expm1(-exponent) if periods is None else gap).to(z.dtype)
 
-    def _draw(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Frequencies [k, d] and phases [k]; drawn in float64 on the CPU, whatever z is."""
+    def _sample(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Frequencies [k, d] and phases [k]; always sampled in float64 on the CPU."""
         count = self.count or 0
         k = count // 2 if self.kind == "pairs" else count
         generator = torch.Generator().manual_seed(self.seed)
@@ -131,7 +131,7 @@ class FourierFeatures(Parameters):
 def _torus_gap(apart: Tensor, scale: Tensor, period: float) -> Tensor:
     """1 - theta(t) / theta(0) on a circle, without cancellation for small t.
 
-    Few images of a narrow Gaussian, or few waves of a wide one: whichever sum is short.
+    A sum over few images of a narrow Gaussian, or over few waves of a wide one.
     """
     t = (apart - period * torch.round(apart.detach() / period)).abs()
     if float(scale.detach()) * period < math.sqrt(2 * math.pi):

@@ -1,4 +1,4 @@
-"""Finite networks whose limits the kernels are: a tower, and a hypernetwork of two towers.
+"""Finite networks with these kernels as limits: a tower, and a hypernetwork of two towers.
 
 NTK parametrisation, as in "On Infinite-Width Hypernetworks", Eqs. 2 and 3, with biases:
 
@@ -26,7 +26,7 @@ __all__ = ["FiniteHypernetwork", "FiniteTower", "NTKLinear"]
 
 
 class NTKLinear(nn.Linear):
-    """A linear layer that keeps standard normal weights and scales them as it is used.
+    """A linear layer with standard normal weights, scaled in the forward pass.
 
     Returns ``weight_scale W x + bias_scale b`` with weight_scale = sigma_w / sqrt(inputs) and
     bias_scale = sigma_b. There is no bias when sigma_b is 0.
@@ -42,8 +42,8 @@ class NTKLinear(nn.Linear):
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        # nn.Linear would first draw weights of its own: a second pass over a large head, and from
-        # the global generator. On "meta" it only notes the shapes.
+        # nn.Linear would first sample weights of its own: a second pass over a large head, and
+        # from the global generator. On "meta" it only stores the shapes.
         super().__init__(inputs, outputs, bias=sigma_b != 0, device="meta", dtype=dtype)
         self.weight_scale = sigma_w / math.sqrt(inputs)
         self.bias_scale = sigma_b
@@ -53,7 +53,7 @@ class NTKLinear(nn.Linear):
                 parameter.normal_(generator=generator)
 
     def forward(self, input: Tensor) -> Tensor:
-        # The smaller of the two is scaled: rows are few beside a head's weights.
+        # The input is scaled, not the weight: a head has more weights than inputs.
         output = F.linear(input * self.weight_scale, self.weight)
         return output if self.bias is None else output + self.bias_scale * self.bias
 
@@ -62,8 +62,8 @@ class FiniteTower(nn.Module):
     """A fully connected network of finite width whose limit is ``tower``.
 
     ``sizes`` are [inputs, n_1, ..., outputs], one more than ``tower.depth``. Call it with x
-    [n, inputs]; it returns [n, outputs]. Weights are drawn from ``generator``, or from a new one
-    with ``seed``.
+    [n, inputs]; it returns [n, outputs]. Weights are sampled with ``generator``, or with a new one
+    from ``seed``.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class FiniteHypernetwork(nn.Module):
         return q
 
     def weights(self, x: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        """What f writes for each row of x: per layer of g weights [n, m_l, m_{l-1}], biases."""
+        """The output of f for each row of x: weights [n, m_l, m_{l-1}] and biases of each layer."""
         pieces = self.f(x).split(self.pieces, dim=-1)
         depth = len(self.shapes)
         weights = [p.unflatten(-1, s) for p, s in zip(pieces[:depth], self.shapes, strict=True)]
@@ -182,5 +182,5 @@ def _generator(seed: int, generator: torch.Generator | None) -> torch.Generator:
 
 
 def _number(value: float | Tensor) -> float:
-    """What a tower's option is now; a finite network does not follow it when it is tuned."""
+    """The current value of a tower's option; later changes do not affect the finite network."""
     return float(value.detach()) if isinstance(value, Tensor) else float(value)

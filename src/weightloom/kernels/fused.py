@@ -1,11 +1,11 @@
 """Kernel matrices in one pass over their entries, by compiled loops, on all cores.
 
-The parts that depend on the conditions alone, or on the points alone, come in as tables over
-distinct rows. What is left for each entry is done in registers and in the cache: look the gaps up,
+The parts that depend on the conditions alone, or on the points alone, are given as tables
+over distinct rows. The rest is done for each entry in registers and in the cache: look up the gaps,
 run the recursion of g, write the entry, and for a Gram matrix its mirror image.
 
-It needs numba, and a piecewise-linear activation in g. `supports` tells; `HyperKernel` takes the
-plain torch road otherwise. numba was chosen by measurement (benchmarks/kernel_alternatives.py): it
+It needs numba, and a piecewise-linear activation in g (see `supports`). Otherwise `HyperKernel`
+uses plain torch. numba was chosen by measurement (benchmarks/compiled_loops.py): it
 needs a third of the CPU time of torch.compile on blocks that fit the cache, and a seventh of plain
 torch on the same blocks; and it needs no compiler on the user's machine.
 """
@@ -29,7 +29,7 @@ from weightloom.kernels.activations import PiecewiseLinear
 from weightloom.kernels.covariance import Covariance
 
 if TYPE_CHECKING:
-    from weightloom.kernels.hyper import ConditionPart, HyperKernel
+    from weightloom.kernels.hyperkernel import ConditionPart, HyperKernel
 
 __all__ = ["join", "supports"]
 
@@ -37,13 +37,13 @@ Array = np.ndarray[Any, Any]
 Index = tuple[Tensor | None, Tensor | None]
 
 _SMALL = 1 << 15
-"""entries below which other threads are not worth waking"""
+"""entries below which more threads do not pay"""
 
 
 def supports(kernel: HyperKernel, dtype: torch.dtype = torch.float64) -> bool:
     """Whether `join` can fill matrices of this kernel; the activation of f does not matter.
 
-    No when a number of g wants gradients: compiled loops record none.
+    Not if a number of g requires a gradient: compiled loops record none.
     """
     g = kernel.g
     return (
@@ -103,7 +103,7 @@ def _loops() -> Any:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _LoopSide:
     """What the loops read for every row, or for every column."""
 
     condition: Array  # [n] unsigned: which row of the table of conditions
@@ -113,9 +113,9 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Task:
-    rows: _Side
-    columns: _Side
+class _FillTask:
+    rows: _LoopSide
+    columns: _LoopSide
     tables: tuple[Array, Array, Array]  # gap of S [u, u'], Theta_f [u, u'], gap of Q^0 [p, p']
     even: float  # share of |t| in the activation's second moment: 1/2 for ReLU, 1 for abs
     flags: tuple[bool, bool]  # tangent kernel, biases
@@ -138,15 +138,36 @@ def _prepare(
     columns: Index,
     out: Tensor,
     symmetric: bool,
-) -> _Task:
+) -> _FillTask:
+    _check(kernel, condition, out, symmetric)
+    weights, tangent = condition.covariance, condition.ntk
+    tables = (weights.gap, weights.gap if tangent is None else tangent, points.gap)
+    left = _side(kernel, weights.left, points.left, rows, len(out), tables, 0)
+    right = left
+    if not symmetric:
+        right = _side(kernel, weights.right, points.right, columns, out.shape[1], tables, 1)
+    activation = cast(PiecewiseLinear, kernel.g.nonlinearity)
+    linear = (activation.positive + activation.negative) ** 2
+    even = (activation.positive - activation.negative) ** 2
+    return _FillTask(
+        left,
+        right,
+        (_table(tables[0], out), _table(tables[1], out), _table(tables[2], out)),
+        even / (linear + even),
+        (tangent is not None, float(kernel.g.sigma_b) != 0),
+        symmetric,
+        out,
+    )
+
+
+def _check(kernel: HyperKernel, condition: ConditionPart, out: Tensor, symmetric: bool) -> None:
     if not supports(kernel, out.dtype):
         raise KernelError(
             f"{kernel.g!r} in {out.dtype} cannot be fused; wanted a piecewise-linear activation, "
             "float32 or float64 and no gradients: use HyperKernel.join"
         )
-    weights, tangent = condition.covariance, condition.ntk
-    if (tangent is not None) != (kernel.kind == "ntk"):
-        seen = "missing" if tangent is None else "given"
+    if (condition.ntk is not None) != (kernel.kind == "ntk"):
+        seen = "missing" if condition.ntk is None else "given"
         raise KernelError(
             f"kind is {kernel.kind!r} but condition.ntk is {seen}; pass what "
             "kernel.condition_part returns"
@@ -158,23 +179,6 @@ def _prepare(
         )
     if symmetric and out.shape[0] != out.shape[1]:
         raise ShapeError(f"out has shape {list(out.shape)}; a symmetric matrix is square")
-    tables = (weights.gap, weights.gap if tangent is None else tangent, points.gap)
-    left = _side(kernel, weights.left, points.left, rows, len(out), tables, 0)
-    right = left
-    if not symmetric:
-        right = _side(kernel, weights.right, points.right, columns, out.shape[1], tables, 1)
-    activation = cast(PiecewiseLinear, kernel.g.nonlinearity)
-    linear = (activation.positive + activation.negative) ** 2
-    even = (activation.positive - activation.negative) ** 2
-    return _Task(
-        left,
-        right,
-        (_table(tables[0], out), _table(tables[1], out), _table(tables[2], out)),
-        even / (linear + even),
-        (tangent is not None, float(kernel.g.sigma_b) != 0),
-        symmetric,
-        out,
-    )
 
 
 def _side(
@@ -185,9 +189,8 @@ def _side(
     count: int,
     tables: tuple[Tensor, Tensor, Tensor],
     axis: int,
-) -> _Side:
-    """Everything that belongs to one point rather than to a pair, so that the loops need neither
-    divisions nor roots of variances.
+) -> _LoopSide:
+    """What depends on one point and not on a pair, so that the loops need no divisions or roots.
 
     With a the variance of A^l, the gap of A^l = sigma_w^2 Q^(l-1) + sigma_b^2 is
 
@@ -214,11 +217,11 @@ def _side(
         layers[layer] = np.sqrt(shares)
     factor = np.sqrt(variance) if kernel.kind == "ntk" else np.sqrt(variance) * np.sqrt(s)
     index32 = condition.astype(np.uint32), point.astype(np.uint32)
-    return _Side(*index32, factor, layers.reshape(2 * g.depth, count))
+    return _LoopSide(*index32, factor, layers.reshape(2 * g.depth, count))
 
 
 def _index(given: Tensor | None, count: int, size: int, part: int, axis: int) -> Array:
-    """Checked here, because the loops do not look: a wrong index would read foreign memory."""
+    """Checked here, because the loops do not check: a wrong index would read other memory."""
     what = f"index of {('rows', 'columns')[axis]} into the {('conditions', 'points')[part]}"
     index = np.arange(count) if given is None else given.detach().numpy()
     if index.shape != (count,):
@@ -245,7 +248,7 @@ def _span(out: Tensor) -> int:
 
 
 def _spread(work: Callable[[int], None], items: Iterable[int], threads: int) -> None:
-    """work(item) for every item, on so many threads, each taking the next item when it is free.
+    """work(item) for every item, on ``threads`` threads that take the next item when free.
 
     Python's threads, not numba's: the loops release the lock, and numba's own pool cannot be
     entered from two threads at once.
@@ -276,5 +279,5 @@ def _spread(work: Callable[[int], None], items: Iterable[int], threads: int) -> 
         try:
             for future in running:
                 future.result()
-        finally:  # after an error or Ctrl-C the threads stop with what they have in hand
+        finally:  # after an error or Ctrl-C the threads stop after their current item
             stopped.set()

@@ -1,4 +1,4 @@
-"""The loops of `fused`, compiled by numba. Imported only when they are wanted.
+"""The loops of `fused`, compiled by numba. Imported only when needed.
 
 One file, because numba's cache on disk notices changes in the file of a function and nowhere else.
 
@@ -7,7 +7,7 @@ root and two polynomials for each hidden layer. With w = min(gap, 2 - gap) = 1 -
 angle between u and v, all functions of the angle are sqrt(w) times a function that is analytic for
 |w| < 2, so a short polynomial on [0, 1] replaces arccos, sin and cos: no branches, and the
 compiler turns the loops into vector instructions. Near coincident inputs nothing is lost, because
-the gap, not the correlation, is what comes in.
+the input is the gap, not the correlation.
 
 The polynomials interpolate at Chebyshev points (a test fits them again); their errors are at most
 3e-17, rounding not counted.
@@ -42,7 +42,7 @@ _FAST = {"contract", "nsz"}
 def _compiled(function: Function) -> Function:
     compiler: Any = njit(nogil=True, fastmath=_FAST, error_model="numpy")
     compiled = compiler(function)
-    # When there is nowhere to write a cache, every process compiles anew.
+    # Without a place for the cache, every process compiles again.
     with suppress(RuntimeError):
         compiled.enable_caching()
     return compiled

@@ -1,28 +1,36 @@
-"""Rows of numbers to covariances: the bottom of every tower, and checks at the boundary."""
+"""Input rows: checks, covariances of all pairs, and distinct rows.
+
+Covariances of the rows are the first step of every tower. Distinct rows are found so that whatever
+depends on a row is computed once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from weightloom.errors import KernelError, ShapeError
-from weightloom.kernels.activations.numeric import positive, root
-from weightloom.kernels.covariance import Covariance
+from weightloom.kernels.covariance import Covariance, positive, root
 
-__all__ = ["check_rows", "input_covariance", "paired_covariance"]
+__all__ = ["check_rows", "input_covariance", "paired_covariance", "unique_rows"]
 
 # Gaps below this are computed again from differences of rows. 1 - u.v is off by some units in the
 # last place, and the angle by that over its sine: beyond this gap, by less than 2e-15.
 _CLOSE = 1e-1
-_COLUMNS = 128  # summed in one go by a matrix product
+_COLUMNS = 128  # summed in one matrix product
 _NARROW = 16  # up to this many columns differences of all pairs cost no more than the product
-_PAIRS = 1 << 10  # gone through at once
+_PAIRS = 1 << 10  # pairs computed again at once
+_CHUNK = 1 << 18  # numbers processed together, so that temporaries stay in the cache
+
+
+# -- checks ----------------------------------------------------------------------------------------
 
 
 def check_rows(rows: Tensor, name: str) -> Tensor:
-    """`rows` itself, if it is a finite float32 or float64 matrix; otherwise a clear error."""
+    """Return `rows` if it is a finite float32 or float64 matrix; otherwise raise."""
     if not isinstance(rows, Tensor):
         raise ShapeError(f"{name} is a {type(rows).__name__}; pass a torch tensor [rows, columns]")
     if rows.ndim != 2 or rows.shape[1] == 0:
@@ -44,13 +52,16 @@ def check_rows(rows: Tensor, name: str) -> Tensor:
 
 
 def _check_size(rows: Tensor, name: str) -> None:
-    """Variances are squares: they must stay inside the numbers of the type."""
+    """Raise if squares of the entries overflow; variances are squares."""
     largest = float(rows.detach().abs().amax()) if rows.numel() else 0.0
     if largest**2 > torch.finfo(rows.dtype).max / 4:
         raise KernelError(
             f"{name} has entries up to {largest:.1e}, whose squares {rows.dtype} cannot hold; "
             "scale the data down"
         )
+
+
+# -- covariances -----------------------------------------------------------------------------------
 
 
 def input_covariance(rows: Tensor, others: Tensor | None = None) -> Covariance:
@@ -128,7 +139,7 @@ def _product(units: Tensor, others: Tensor) -> Tensor:
 
 
 def _again(gap: Tensor, pairs: Tensor, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """`gap` with the entries of `pairs` [k, 2] computed by another road, some at a time."""
+    """`gap` with the entries of `pairs` [k, 2] computed by another formula, some at a time."""
     for part in pairs.split(_PAIRS):
         i, j = part[:, 0], part[:, 1]
         if gap.requires_grad:
@@ -139,6 +150,85 @@ def _again(gap: Tensor, pairs: Tensor, compute: Callable[[Tensor, Tensor], Tenso
 
 
 def _differences(units: Tensor, others: Tensor) -> Tensor:
-    """The same without a matrix product; its slope at coinciding rows is 0."""
+    """|u - v|^2 / 2 without a matrix product; its derivative at coinciding rows is 0."""
     apart = torch.cdist(units, others, compute_mode="donot_use_mm_for_euclid_dist")
     return apart.square() / 2
+
+
+# -- distinct rows ---------------------------------------------------------------------------------
+
+
+def unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows [u, d], in order of first appearance, and the index of each row [n].
+
+    ``unique[index]`` equals ``rows`` exactly. Rows are the same when every entry is: -0.0 equals
+    0.0, and a NaN equals a NaN with the same bits. A point moved by one rounding error is another
+    point.
+
+    >>> unique, index = unique_rows(torch.tensor([[3.0, 1.0], [0.0, 2.0], [3.0, 1.0]]))
+    >>> unique.tolist(), index.tolist()
+    ([[3.0, 1.0], [0.0, 2.0]], [0, 1, 0])
+    """
+    if rows.ndim != 2:
+        raise ShapeError(
+            f"rows have shape {list(rows.shape)}; wanted [n, d]: flatten each row to one dimension"
+        )
+    plain = rows.detach().cpu()
+    if not plain.is_floating_point():
+        plain = plain.to(torch.float64)
+    elif plain.dtype not in (torch.float32, torch.float64):
+        plain = plain.to(torch.float32)
+    # By hash keys: one pass over the rows and a sort of n integers. It takes half the time of a
+    # dictionary of bytes and a third of torch.unique. Keys may collide, so all rows are compared.
+    first, index = _group(_keys(plain))
+    if not _same(plain, first, index):
+        first, index = _group_bytes(plain)
+    return rows[first.to(rows.device)], index.to(rows.device)
+
+
+def _keys(rows: Tensor) -> Tensor:
+    """[n] integers, equal for equal rows: a random sum of the entries' bits, modulo 2^64.
+
+    Integers, because a sum of floats is rounded differently from row to row.
+    """
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randint(-(2**62), 2**62, (rows.shape[1],), generator=generator) * 2 + 1
+    word = torch.int32 if rows.dtype == torch.float32 else torch.int64
+    keys = torch.empty(len(rows), dtype=torch.int64)
+    for part in _parts(rows):
+        bits = (rows[part] + 0.0).view(word).to(torch.int64)  # + 0.0 turns -0.0 into 0.0
+        # Round numbers differ in their upper bits alone, and multiplying never carries downwards.
+        bits = bits ^ (bits >> 32) if word == torch.int64 else bits
+        keys[part] = (bits * factors).sum(1)
+    return keys
+
+
+def _group(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """(row of first appearance [u], number of the group [n]), groups in order of appearance."""
+    _, first, group = np.unique(keys.numpy(), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return torch.from_numpy(first[order]), torch.from_numpy(rank[group.reshape(-1)])
+
+
+def _group_bytes(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as `_group`, from the bytes themselves: slower, and always right."""
+    groups: dict[bytes, int] = {}
+    first: list[int] = []
+    index: list[int] = []
+    for number, row in enumerate((rows + 0.0).numpy()):
+        group = groups.setdefault(row.tobytes(), len(groups))
+        if group == len(first):
+            first.append(number)
+        index.append(group)
+    return torch.tensor(first, dtype=torch.int64), torch.tensor(index, dtype=torch.int64)
+
+
+def _same(rows: Tensor, first: Tensor, index: Tensor) -> bool:
+    return all(torch.equal(rows[part], rows[first[index[part]]]) for part in _parts(rows))
+
+
+def _parts(rows: Tensor) -> list[slice]:
+    step = max(1, _CHUNK // max(1, rows.shape[1]))
+    return [slice(start, start + step) for start in range(0, len(rows), step)]

@@ -1,4 +1,4 @@
-"""get_params and set_params as scikit-learn wants them, without importing it."""
+"""get_params and set_params as in scikit-learn, without importing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Parameters"]
 
 
 class Parameters:
-    """A class whose constructor keeps every argument, untouched, under the argument's own name."""
+    """A class whose constructor stores every argument, unchanged, under the argument's name."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments; with `deep` also those inside them, as outer__inner."""
@@ -67,12 +67,12 @@ class Parameters:
 
     def __repr__(self) -> str:
         signature = inspect.signature(type(self).__init__).parameters
-        shown = [
+        arguments = [
             f"{name}={value!r}"
             for name, value in self.get_params(deep=False).items()
             if not _equal(value, signature[name].default)
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 def _plain(value: Any) -> Any:

@@ -6,9 +6,9 @@ for them (Corollary 1 of "On Infinite-Width Hypernetworks"). So
 
     G(r; Q_ab) = sum_k w_k(r) G(r_k; Q_ab)
 
-with few r_k: G is interpolated in r on panels (`panels`), and of all interpolation points those are
-kept from which the others follow to the tolerance. Pairs of coincident images, r = 1, where the
-kernel has its kink, are a term of their own, exactly; so are opposite ones, r = -1.
+with few r_k: G is interpolated in r on panels (`panels`), and only those interpolation points are
+kept that are needed to reproduce the others within the tolerance. Pairs of equal images, r = 1,
+where the kernel has its kink, are an exact term of their own; so are opposite ones, r = -1.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from weightloom.errors import KernelError
 from weightloom.kernels import fused
-from weightloom.kernels.activations.numeric import scale as norms
 from weightloom.kernels.covariance import Covariance
-from weightloom.kernels.hyper import ConditionPart, HyperKernel
+from weightloom.kernels.covariance import scale as norms
+from weightloom.kernels.hyperkernel import ConditionPart, HyperKernel
 from weightloom.kernels.panels import Panels
 from weightloom.linalg import KroneckerTerms
 
@@ -31,12 +31,18 @@ __all__ = ["Separation", "obstacle", "separate"]
 # Pairs beyond these count as coincident or opposite. A gap near 2 is known to 4e-16 only, which is
 # why the second is wider.
 _COINCIDENT, _OPPOSITE = 1e-15, 2 - 4e-15
-_SPREAD = 64  # variances that differ by fewer units in the last place are one variance
+_SPREAD = 64  # variances that differ by fewer units in the last place count as equal
 _COLUMNS = 4096  # pairs of coordinates from which the terms are chosen, before all are checked
 _ROUNDS = 6
 _MARGIN = 8  # pairs outside the sample are fitted a little worse than those in it
-_CHUNK = 1 << 21  # numbers held at once
-_CACHED = 1 << 16  # numbers that the kernel is evaluated at in one go, so that they stay in cache
+_NORMS_DIFFER = (
+    "the images differ in norm, and g is not homogeneous (its activation, or its biases): "
+    "scale the rows of the conditions to one length"
+)
+_CHUNK = 1 << 21  # numbers stored at once
+_CACHED = (
+    1 << 16
+)  # numbers that the kernel is evaluated at together, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +60,10 @@ class Separation:
 
 
 def obstacle(kernel: HyperKernel, part: ConditionPart) -> str | None:
-    """Why the images' norms cannot be taken out of the kernel, or None."""
+    """Why the images' norms cannot be factored out of the kernel, or None."""
     if kernel.g.homogeneous or _common_variance(part.covariance) is not None:
         return None
-    return (
-        "the images differ in norm, and g is not homogeneous (its activation, or its biases): "
-        "scale the rows of the conditions to one length"
-    )
+    return _NORMS_DIFFER
 
 
 def separate(
@@ -75,10 +78,9 @@ def separate(
 
     ``tolerance`` bounds the error of every entry as a share of the largest diagonal entry.
     """
-    why = obstacle(kernel, conditions)
-    if why is not None:
-        raise KernelError(f"this kernel does not separate on these data: {why}")
     variance = None if kernel.g.homogeneous else _common_variance(conditions.covariance)
+    if variance is None and not kernel.g.homogeneous:
+        raise KernelError(f"this kernel does not separate on these data: {_NORMS_DIFFER}")
     conditions, points = _double_part(conditions), _double(points)
     profile = _Profile(kernel, variance, points)
     factor, gap = profile.factors(conditions), conditions.covariance.gap
@@ -122,7 +124,7 @@ class _Profile:
         self.shape = points.gap.shape
 
     def factors(self, conditions: ConditionPart) -> Tensor:
-        """What G is multiplied by for each pair of images, [n, m].
+        """The factors of G for each pair of images, [n, m].
 
         With homogeneous activations Q^l grows as s^l, s^2 being the product of the two variances
         of the weights: the NNGP as s^H, the tangent kernel of g as s^(H-1).
@@ -149,8 +151,8 @@ class _Profile:
     def _conditions(self, gap: Tensor) -> ConditionPart:
         """Conditions of the one norm with these gaps."""
         variance = torch.full_like(gap, self.variance)
-        one = torch.ones_like(gap) if self.kernel.kind == "ntk" else None
-        return ConditionPart(Covariance(variance, variance[:1], gap), one)
+        ntk = torch.ones_like(gap) if self.kernel.kind == "ntk" else None
+        return ConditionPart(Covariance(variance, variance[:1], gap), ntk)
 
     def largest(self) -> float:
         """The largest diagonal entry of G: conditions that coincide, at one point."""
@@ -212,7 +214,7 @@ def _sample(gap: Tensor) -> Tensor:
 
 
 def _pivots(table: Tensor, tolerance: float) -> Tensor:
-    """Rows of [points, columns] whose span holds all others to ``tolerance``: [r].
+    """Rows of [points, columns] whose span contains all others up to ``tolerance``: [r].
 
     Gram-Schmidt that always takes the row with the largest entry left, projected out twice.
     """
@@ -258,7 +260,7 @@ def _weights(panels: Panels, mixing: Tensor, gap: Tensor, inside: Tensor, gram: 
 
 
 def _common_variance(covariance: Covariance) -> float | None:
-    """The one variance that all conditions have, or None."""
+    """The common variance of all conditions, or None."""
     low = min(float(covariance.left.min()), float(covariance.right.min()))
     high = max(float(covariance.left.max()), float(covariance.right.max()))
     spread = _SPREAD * torch.finfo(covariance.left.dtype).eps

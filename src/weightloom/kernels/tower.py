@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from weightloom.errors import KernelError, ShapeError
-from weightloom.kernels.activations import Activation, activation
-from weightloom.kernels.activations.numeric import cross, positive, root, symmetric
-from weightloom.kernels.covariance import Covariance
+from weightloom.kernels.activations import GaussianActivation, activation
+from weightloom.kernels.covariance import Covariance, cross, positive, root, symmetric
 from weightloom.kernels.inputs import check_rows, input_covariance
 from weightloom.kernels.parameters import Parameters
 
@@ -27,7 +26,7 @@ _SQRT2 = math.sqrt(2)
 
 @dataclass(frozen=True)
 class TowerKernel:
-    """What a tower makes of a covariance of its inputs."""
+    """The two kernels of a tower's output."""
 
     nngp: Covariance  # of one output before training, the Gaussian process
     ntk: Tensor | None  # tangent kernel of one output, or None when it was not asked for
@@ -49,7 +48,9 @@ class Tower(Parameters):
     def __init__(
         self,
         depth: int,
-        activation: str | Mapping[str, Any] | Activation | Callable[[Tensor], Tensor] = "relu",
+        activation: (
+            str | Mapping[str, Any] | GaussianActivation | Callable[[Tensor], Tensor]
+        ) = "relu",
         *,
         gain: Number = _SQRT2,
         sigma_w: Number = 1.0,
@@ -68,7 +69,7 @@ class Tower(Parameters):
         self.depth = depth
         self.activation = activation
         self.gain, self.sigma_w, self.sigma_b = gain, sigma_w, sigma_b
-        self.nonlinearity: Activation = _build(activation)
+        self.nonlinearity: GaussianActivation = _build(activation)
 
     @property
     def homogeneous(self) -> bool:
@@ -77,7 +78,7 @@ class Tower(Parameters):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient with respect to one of the numbers is wanted."""
+        """Whether one of the numbers requires a gradient."""
         numbers = (self.gain, self.sigma_w, self.sigma_b)
         return any(isinstance(number, Tensor) and number.requires_grad for number in numbers)
 
@@ -148,13 +149,13 @@ class Tower(Parameters):
 
 
 def check_kind(kind: str) -> None:
-    """Complain about anything but the two kernels."""
+    """Raise unless ``kind`` is one of the two kernels."""
     if kind not in ("ntk", "nngp"):
         raise KernelError(f'kind is {kind!r}; wanted "ntk" (tangent kernel) or "nngp" (prior)')
 
 
 def check_columns(first: Tensor, second: Tensor, name: str, other: str) -> None:
-    """Complain unless both have as many columns, one type and one device."""
+    """Raise unless both have as many columns, one type and one device."""
     if first.shape[1] != second.shape[1]:
         raise ShapeError(
             f"{name} has {first.shape[1]} columns but {other} has {second.shape[1]}; they must be "
@@ -164,7 +165,7 @@ def check_columns(first: Tensor, second: Tensor, name: str, other: str) -> None:
 
 
 def check_types(first: Tensor, second: Tensor, name: str, other: str) -> None:
-    """Complain unless both have one type and one device."""
+    """Raise unless both have one type and one device."""
     if first.dtype != second.dtype or first.device != second.device:
         raise KernelError(
             f"{name} is {first.dtype} on {first.device} but {other} is {second.dtype} on "

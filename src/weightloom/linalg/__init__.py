@@ -1,14 +1,20 @@
-"""Symmetric positive definite systems: operators and solvers by structure, with certificates."""
+"""Symmetric positive definite systems: operators and solvers by structure, with certificates.
+
+An `Operator` is a matrix A that may never be stored. `prepare` chooses a solver for A + shift I and
+factorises once; every `Solution` carries its recomputed residual.
+
+>>> import torch
+>>> A = DenseOperator(torch.eye(2, dtype=torch.float64))
+>>> prepare(A, shift=1.0).solve(torch.ones(2, dtype=torch.float64)).value
+tensor([0.5000, 0.5000], dtype=torch.float64)
+"""
 
 from weightloom.linalg.blocked import Blocked
-from weightloom.linalg.cg import conjugate_gradients
+from weightloom.linalg.certificates import Solution, SolverFactor, SolverPlan, StochasticEstimate
+from weightloom.linalg.cg import CGFactor, conjugate_gradients
 from weightloom.linalg.direct import CholeskyFactor, LUFactor
-from weightloom.linalg.factor import Factor
-from weightloom.linalg.hutchinson import estimate_inverse_diagonal
-from weightloom.linalg.iterative import CGFactor
 from weightloom.linalg.kronecker import KroneckerSum, KroneckerTerms
-from weightloom.linalg.lanczos import estimate_logdet, smallest_eigenvalue
-from weightloom.linalg.operator import Dense, Masked, Operator
+from weightloom.linalg.operator import DenseOperator, MaskedOperator, Operator
 from weightloom.linalg.preconditioners import (
     IdentityPreconditioner,
     Jacobi,
@@ -17,54 +23,49 @@ from weightloom.linalg.preconditioners import (
     PivotedCholesky,
     Preconditioner,
 )
-from weightloom.linalg.prepare import SOLVERS, make_plan, prepare
-from weightloom.linalg.solution import Estimate, Plan, Solution
-from weightloom.linalg.spectral import SpectralBlocks, common_basis
-from weightloom.linalg.torus import (
-    Torus,
-    TorusFactor,
-    cosine_transform,
-    fourier_basis,
-    half_grid,
+from weightloom.linalg.solvers import make_plan, prepare
+from weightloom.linalg.spectral import SpectralBlocks
+from weightloom.linalg.stochastic import (
+    estimate_inverse_diagonal,
+    estimate_logdet,
+    smallest_eigenvalue,
 )
+from weightloom.linalg.torus import Torus, TorusFactor, cosine_transform, half_grid
 
 __all__ = [
-    # Matrices, by structure
+    # symmetric matrices, by structure
     "Operator",
-    "Dense",
+    "DenseOperator",
     "Blocked",
-    "Masked",
+    "MaskedOperator",
     "KroneckerSum",
     "KroneckerTerms",
     "Torus",
     "half_grid",
     "cosine_transform",
-    "fourier_basis",
-    # Solving: choose, factorise once, solve often
-    "prepare",
+    # solving: plan, factorise once, solve often
     "make_plan",
-    "SOLVERS",
-    "Plan",
-    "Factor",
+    "SolverPlan",
+    "prepare",
+    "SolverFactor",
     "Solution",
-    "Estimate",
-    # Solvers
+    # the solvers
     "CholeskyFactor",
     "LUFactor",
-    "CGFactor",
     "TorusFactor",
+    "CGFactor",
     "conjugate_gradients",
-    # Preconditioners
+    # preconditioners of conjugate gradients
     "Preconditioner",
     "PivotedCholesky",
     "Nystrom",
     "LowRank",
     "SpectralBlocks",
-    "common_basis",
     "Jacobi",
     "IdentityPreconditioner",
-    # From products alone
+    # numbers that need only products with the matrix
     "estimate_logdet",
     "estimate_inverse_diagonal",
     "smallest_eigenvalue",
+    "StochasticEstimate",
 ]

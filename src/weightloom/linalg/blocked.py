@@ -1,4 +1,4 @@
-"""A matrix that is never held whole: computed tile by tile, or kept in a file on disk."""
+"""A matrix that is never stored whole: computed tile by tile, or kept in a file on disk."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Blocked(Operator):
     """A symmetric matrix given by ``block(rows, columns)``, which computes the entries of a tile.
 
     A product computes each tile of the upper half once and uses it twice. Tiles are square, at most
-    ``memory`` / 2 bytes each (the block function's own temporaries are not counted). With
-    ``folder``, tiles are written to a file there when they are first computed, and read from it
-    afterwards. The file needs N^2 / 2 numbers of disk and has no name: it is gone when the operator
-    is, or the process, however that ends.
+    ``memory`` / 2 bytes each, without the block function's own temporaries. With ``folder``, tiles
+    are written to a file there when they are first computed, and read from it afterwards. The file
+    takes N^2 / 2 numbers of disk space. It has no name, so it disappears with the operator, or when
+    the process ends in any way.
 
     >>> points = torch.linspace(0, 1, 5, dtype=torch.float64)
     >>> A = Blocked(5, lambda i, j: torch.exp(-(points[i, None] - points[None, j]).abs()))
@@ -132,7 +132,7 @@ class Blocked(Operator):
 
 
 class _TileFile:
-    """Tiles of the upper half, one after the other in a file without a name."""
+    """Tiles of the upper half, one after the other, in a file without a name."""
 
     def __init__(self, operator: Blocked, folder: Path) -> None:
         self._device = operator.device
@@ -147,7 +147,7 @@ class _TileFile:
         self._known = [False] * len(self._places)
 
     def get(self, number: int, rows: slice, columns: slice, compute: Block) -> Tensor:
-        # The operator's own method is passed in, not kept: a cycle would outlive the last user.
+        # The operator's method is an argument, not a field: a reference cycle would keep the file.
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         begin = self._places[number]
         kept = torch.from_numpy(self._numbers[begin : begin + shape[0] * shape[1]]).reshape(shape)
@@ -158,7 +158,7 @@ class _TileFile:
 
 
 def _open(folder: Path, count: int, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A memory map of so many numbers, whose space on disk is reserved."""
+    """A memory map of ``count`` numbers, with its space on disk reserved."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; make it first, or give another")
     needed = count * kind.itemsize

@@ -10,27 +10,28 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import ConfigError, ConvergenceError, NotPositiveDefiniteError, ShapeError
+from weightloom.linalg.certificates import Solution, SolverFactor, SolverPlan, StochasticEstimate
 from weightloom.linalg.operator import Operator, check_shift, multiply
 from weightloom.linalg.preconditioners import Preconditioner
-from weightloom.linalg.solution import Solution
+from weightloom.linalg.stochastic import estimate_inverse_diagonal, estimate_logdet
 
-__all__ = ["Progress", "conjugate_gradients", "default_tolerance"]
+__all__ = ["CGFactor", "Progress", "conjugate_gradients", "default_tolerance"]
 
 Progress = Callable[[int, float], None]
 
-# The recursion aims a little lower than asked, because what counts is the recomputed residual.
+# The recursion stops a little below the tolerance, because the recomputed residual must meet it.
 AIM = 0.9
-# A restart that does not bring the residual below this share of what it was has met rounding.
+# A restart that leaves the residual above this share of its start is limited by rounding.
 STALLED = 0.5
 
 
 def default_tolerance(dtype: torch.dtype) -> float:
-    """Relative residual that is asked for if nothing is said: 1e-8, and 1e-5 in float32."""
+    """The default relative residual: 1e-8 in float64, 1e-5 in float32."""
     return 1e-8 if dtype == torch.float64 else 1e-5
 
 
 @dataclass
-class _System:
+class _ShiftedSystem:
     """(A + shift I) and the preconditioner, as the iteration sees them."""
 
     operator: Operator
@@ -39,8 +40,8 @@ class _System:
 
     def __post_init__(self) -> None:
         self.inner = getattr(self.preconditioner, "dtype", None) or self.operator.dtype
-        # A preconditioner in lower precision is not exactly the same linear map each time; the
-        # flexible beta (Polak-Ribiere, at the price of one more vector) forgives that.
+        # A preconditioner in lower precision is not exactly the same linear map each time. The
+        # flexible beta (Polak-Ribiere) allows that, at the cost of one more vector.
         self.flexible = self.inner != self.operator.dtype
 
     def multiply(self, vectors: Tensor) -> Tensor:
@@ -69,18 +70,18 @@ def conjugate_gradients(
 ) -> Solution:
     """X with |B - (A + shift I) X| <= tolerance |B| for every column of B, [N] or [N, k].
 
-    Every column has its own step lengths, and leaves when it is done. The residual is recomputed
-    from X at the end; columns whose recursive residual had drifted from it start again from there.
+    Every column has its own step lengths, and leaves the iteration when it has converged. The
+    residual is recomputed from X at the end; columns for which it is too large restart from there.
     ``progress(iteration, residual)`` is called after every iteration with the largest residual of
-    the columns that are left. ``start`` is a first guess, shaped like ``rhs``.
+    the remaining columns. ``start`` is a first guess, shaped like ``rhs``.
 
     Raises `ConvergenceError` after ``max_iterations`` (default: 10 N, but from 100 to 10,000) or
-    where rounding allows no better; its ``solution`` is the last iterate, of all in its Krylov
-    space the nearest in the energy norm. Raises `NotPositiveDefiniteError` when a direction of
+    where rounding prevents more accuracy; its ``solution`` is the last iterate, the best of its
+    Krylov space in the energy norm. Raises `NotPositiveDefiniteError` when a direction of
     negative curvature proves that A + shift I (or the preconditioner) is not positive definite.
 
-    >>> from weightloom.linalg.operator import Dense
-    >>> A = Dense(torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
+    >>> from weightloom.linalg.operator import DenseOperator
+    >>> A = DenseOperator(torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
     >>> conjugate_gradients(A, torch.tensor([5.0, 5.0], dtype=torch.float64)).value
     tensor([1., 2.], dtype=torch.float64)
     """
@@ -90,7 +91,7 @@ def conjugate_gradients(
     if not 0 < tolerance < 1:
         raise ConfigError(f"the tolerance is {tolerance}; give a number between 0 and 1")
     limit = max(100, min(10 * operator.size, 10_000)) if max_iterations is None else max_iterations
-    system = _System(operator, check_shift(shift, operator), preconditioner)
+    system = _ShiftedSystem(operator, check_shift(shift, operator), preconditioner)
     search = _Search(system, rhs, start, tolerance, progress)
     message = search.run(limit)
     value = (search.x * search.scale).reshape(rhs.shape)
@@ -103,11 +104,11 @@ def conjugate_gradients(
 
 
 class _Search:
-    """The state: all columns, scaled to |b| = 1, and the iterations that were done so far."""
+    """The state: all columns, scaled to |b| = 1, and the number of iterations so far."""
 
     def __init__(
         self,
-        system: _System,
+        system: _ShiftedSystem,
         rhs: Tensor,
         start: Tensor | None,
         tolerance: float,
@@ -130,7 +131,7 @@ class _Search:
                     f"{rhs.dtype} {list(rhs.shape)}; they must be alike"
                 )
             self.x = start.reshape(b.shape) / self.scale
-            # A column without a right-hand side has the solution 0; nothing to improve on.
+            # A zero right-hand side has the solution 0.
             self.x[:, norms == 0] = 0.0
             self.r = self.b - system.multiply(self.x)
         self.norms = torch.linalg.vector_norm(self.r, dim=0)
@@ -140,7 +141,7 @@ class _Search:
         return float(self.norms.max()) if len(self.norms) else 0.0
 
     def run(self, limit: int) -> str:
-        """Iterate until every column is done; returns what went wrong, or an empty string."""
+        """Iterate until every column has converged; return an error message, or an empty string."""
         while True:
             todo = (~(self.norms <= self.tolerance)).nonzero()[:, 0]
             if not len(todo):
@@ -163,15 +164,15 @@ class _Search:
                 self.x[:, todo[worse]] = kept[:, worse]
                 self.norms[todo] = torch.minimum(after, before)
                 return self._message(
-                    f"met the rounding of {self.b.dtype} after {self.iterations} iterations",
-                    "ask for less, raise the shift, or use float64 if this is not",
+                    f"reached the rounding of {self.b.dtype} after {self.iterations} iterations",
+                    "raise the tolerance or the shift, or use float64 if this is not",
                 )
 
     def _message(self, what: str, advice: str) -> str:
         return (
             f"conjugate gradients {what}, at a relative residual of {self.residual:.3g} where "
-            f"{self.tolerance:.3g} was wanted; {advice}. The error's `solution` holds what was "
-            f"found"
+            f"{self.tolerance:.3g} was wanted; {advice}. The error's `solution` holds the best "
+            f"iterate"
         )
 
     def _descend(self, todo: Tensor, limit: int) -> str:
@@ -233,9 +234,9 @@ def _check_preconditioner(rho: Tensor) -> None:
 
 
 def _check_curvature(p: Tensor, q: Tensor, curvature: Tensor) -> Tensor:
-    """Columns whose direction has no curvature beyond rounding; they can get no further.
+    """Columns whose direction has no curvature beyond rounding; they cannot improve.
 
-    Raises if a curvature is negative beyond rounding, because that is a proof.
+    Raises if a curvature is negative beyond rounding: that proves that the matrix is not definite.
     """
     lengths = torch.linalg.vector_norm(p, dim=0)
     noise = lengths * torch.linalg.vector_norm(q, dim=0) * 10 * torch.finfo(p.dtype).eps
@@ -247,3 +248,55 @@ def _check_curvature(p: Tensor, q: Tensor, curvature: Tensor) -> Tensor:
             f"that; raise the shift above {-quotient:.3g}, or check that the matrix is a covariance"
         )
     return curvature <= 0
+
+
+class CGFactor(SolverFactor):
+    """A + shift I through products alone; log determinants and inverse diagonals are estimates."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        shift: Tensor,
+        plan: SolverPlan,
+        *,
+        preconditioner: Preconditioner | None = None,
+        tolerance: float | None = None,
+        max_iterations: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.operator, self.shift, self.plan = operator, shift, plan
+        self.preconditioner = preconditioner
+        self.tolerance, self.max_iterations, self.progress = tolerance, max_iterations, progress
+
+    def solve(self, rhs: Tensor) -> Solution:
+        return conjugate_gradients(
+            self.operator,
+            rhs.detach(),
+            self.shift,
+            preconditioner=self.preconditioner,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+            progress=self.progress,
+            reason=self.plan.reason,
+        )
+
+    def _solve(self, rhs: Tensor) -> tuple[Tensor, int]:
+        solution = self.solve(rhs)
+        return solution.value, solution.iterations
+
+    @torch.no_grad()
+    def logdet(self, *, probes: int = 16, seed: int = 0) -> StochasticEstimate:
+        return estimate_logdet(
+            self.operator, self.shift, preconditioner=self.preconditioner, probes=probes, seed=seed
+        )
+
+    @torch.no_grad()
+    def inverse_diagonal(self, *, probes: int = 64, seed: int = 0) -> StochasticEstimate:
+        return estimate_inverse_diagonal(
+            lambda rhs: self._solve(rhs)[0],
+            self.operator,
+            self.shift,
+            preconditioner=self.preconditioner,
+            probes=probes,
+            seed=seed,
+        )

@@ -1,4 +1,4 @@
-"""Short sums of Kronecker products: large matrices that are never written down."""
+"""Short sums of Kronecker products: large matrices that are never formed."""
 
 from __future__ import annotations
 

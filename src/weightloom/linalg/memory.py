@@ -1,4 +1,4 @@
-"""How much memory there is, and errors before the work when that is not enough."""
+"""How much memory is free, and an early error when it is not enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 def available() -> int:
-    """Bytes that a process can still take without swapping, as the system estimates it."""
+    """Bytes that a process can still take without swapping, as estimated by the system."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:
@@ -26,7 +26,7 @@ def available() -> int:
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    try:  # Systems without /proc: half of what is built in is a careful guess.
+    try:  # Systems without /proc: half of the physical memory is a careful guess.
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
         return 2**32
@@ -41,11 +41,11 @@ def parse(memory: int | float | str | None) -> int | None:
     if memory is None:
         return None
     if isinstance(memory, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?\s*", memory.lower())
-        unit = (UNITS | BINARY).get(found[2]) if found else None
-        if found is None or unit is None:
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?\s*", memory.lower())
+        unit = (UNITS | BINARY).get(match[2]) if match else None
+        if match is None or unit is None:
             raise ConfigError(f'memory {memory!r} cannot be read; write bytes or "2 GB"')
-        memory = float(found[1]) * unit
+        memory = float(match[1]) * unit
     if not 0 < memory < 2**63:
         raise ConfigError(f'memory is {memory}; give a positive number of bytes or "2 GB"')
     return int(memory)
@@ -63,7 +63,7 @@ def readable(count: float) -> str:
 
 
 def check(needed: int, what: str, advice: str, limit: int | None = None) -> None:
-    """Raise `MemoryLimitError` if so many bytes are more than the limit, or than are free."""
+    """Raise `MemoryLimitError` if ``needed`` bytes exceed the limit, or what is free."""
     room = available() if limit is None else limit
     if needed > room:
         whose = "are free" if limit is None else "are allowed"
@@ -73,7 +73,7 @@ def check(needed: int, what: str, advice: str, limit: int | None = None) -> None
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor on the CPU to be filled, with whatever was in that memory.
+    """An uninitialised tensor on the CPU.
 
     From numpy, which asks Linux for pages of 2 MB. torch gets pages of 4 KB, and handing out
     800,000 of them takes longer than filling the 3.2 GB of a matrix of 20,000 points.

@@ -1,4 +1,4 @@
-"""Symmetric matrices that are known by what they do: three methods each, the rest is optional."""
+"""Symmetric matrices as operators: three required methods, the rest is optional."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 from weightloom.errors import ConfigError, ShapeError
 
-__all__ = ["Dense", "Masked", "Operator", "check_shift", "multiply"]
+__all__ = ["DenseOperator", "MaskedOperator", "Operator", "check_shift", "multiply"]
 
 
 class Operator(ABC):
-    """A symmetric N x N matrix A. Written once, solved by everything in this folder.
+    """A symmetric N x N matrix A, which every solver of this package can solve.
 
-    A new structure gives `matmul`, `diagonal` and `rows`. The rest has defaults, which a structure
-    overrides where it can do better. No gradients are recorded.
+    A new structure implements `matmul`, `diagonal` and `rows`. The rest has defaults, to override
+    where the structure allows something faster. No gradients are recorded.
 
-    >>> A = Dense(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    >>> A = DenseOperator(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
     >>> A @ torch.tensor([1.0, 0.0])
     tensor([2., 1.])
     """
@@ -42,19 +42,19 @@ class Operator(ABC):
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
-        """The rows with these numbers (integers [m]), [m, N]."""
+        """The rows with these indices (integers [m]), [m, N]."""
 
     def dense(self) -> Tensor:
         """The whole matrix [N, N], a new tensor that the caller may overwrite."""
         return self.rows(torch.arange(self.size, device=self.device))
 
     def surrender(self) -> Tensor:
-        """`dense`, or the operator's own matrix if it was given up to be overwritten."""
+        """A matrix that may be overwritten: a copy, or the operator's own if that is allowed."""
         return self.dense()
 
     @property
     def bytes(self) -> int:
-        """Memory that the operator holds."""
+        """Memory that the operator takes."""
         return 0
 
     @property
@@ -85,11 +85,11 @@ class Operator(ABC):
         return f"{type(self).__name__}({self.size} x {self.size}, {kind})"
 
 
-class Dense(Operator):
+class DenseOperator(Operator):
     """A matrix in memory, [N, N].
 
-    With ``overwrite`` a Cholesky factor may take the place of the matrix instead of a copy's: the
-    tensor that was passed in is then changed, and this operator cannot be used any more.
+    With ``overwrite`` a Cholesky factor replaces the matrix in memory. The tensor that was passed
+    in is then changed, and this operator cannot be used any more.
     """
 
     def __init__(self, matrix: Tensor, *, overwrite: bool = False) -> None:
@@ -106,7 +106,7 @@ class Dense(Operator):
         """[N, N], not a copy."""
         if self._matrix is None:
             raise ConfigError(
-                "this matrix was overwritten by its factor; build Dense(matrix) without "
+                "this matrix was overwritten by its factor; build DenseOperator(matrix) without "
                 "overwrite=True to use it again"
             )
         return self._matrix
@@ -134,12 +134,13 @@ class Dense(Operator):
         return 0 if self._matrix is None else self._matrix.numel() * self._matrix.element_size()
 
 
-class Masked(Operator):
-    """The principal submatrix A[index, index] of another operator: some points observed, not all.
+class MaskedOperator(Operator):
+    """The principal submatrix A[index, index] of another operator, for partial observations.
 
     ``index`` holds distinct integers [M], or is a boolean mask [N].
 
-    >>> Masked(Dense(torch.diag(torch.arange(4.0))), torch.tensor([3, 1])).diagonal()
+    >>> whole = DenseOperator(torch.diag(torch.arange(4.0)))
+    >>> MaskedOperator(whole, torch.tensor([3, 1])).diagonal()
     tensor([3., 1.])
     """
 

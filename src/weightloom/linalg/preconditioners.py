@@ -1,4 +1,4 @@
-"""Easily inverted stand-ins for A + shift I, which make conjugate gradients converge sooner."""
+"""Easily inverted approximations of A + shift I, which make conjugate gradients faster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "pivoted_cholesky",
 ]
 
-# How far above rounding the smallest eigenvalue of a low-rank preconditioner's inverse stays.
+# The smallest eigenvalue of a low-rank preconditioner's inverse, in units of rounding.
 KEPT = 8
 
 
@@ -44,7 +44,7 @@ class Preconditioner(Protocol):
 
 
 class LowRank:
-    """P = D^1/2 (I + Q diag(gains) Q^T) D^1/2, equal to D + L L^T for the L [N, r] it is made from.
+    """P = D^1/2 (I + Q diag(gains) Q^T) D^1/2, equal to D + L L^T for a given L [N, r].
 
     ``scale`` is the diagonal of D, one number or [N]. Q is orthonormal: the textbook form of the
     inverse (Woodbury) loses the digits of directions in which L L^T is much larger than D. Gains
@@ -64,7 +64,7 @@ class LowRank:
         scaled = factor / (half if scale.ndim == 0 else half[:, None])
         basis, small = torch.linalg.qr(scaled)
         turn, singular, _ = torch.linalg.svd(small)
-        # 1 / (1 + gain) must stand out from the rounding of Q, or P^-1 would not be positive.
+        # 1 / (1 + gain) must exceed the rounding of Q, or P^-1 would not be positive.
         most = 1 / (KEPT * torch.finfo(self.dtype).eps)
         self.gains = singular.square().clamp(max=most).to(self.dtype)
         self._basis = (basis @ turn).to(self.dtype)
@@ -99,10 +99,10 @@ class LowRank:
 
 
 class PivotedCholesky(LowRank):
-    """shift I + L L^T, where L L^T agrees with A on its ``rank`` worst approximated rows, greedily.
+    """shift I + L L^T, where L L^T agrees with A on ``rank`` rows that are chosen greedily.
 
-    Needs ``rank`` rows of A. Stops early when what is left of the diagonal is rounding. With shift
-    0 the mean of what is left of the diagonal takes its place.
+    Needs ``rank`` rows of A. Stops early when the rest of the diagonal is rounding. With shift 0
+    the mean of the rest of the diagonal takes its place.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Nystrom(LowRank):
     """The randomised Nystrom approximation of A, shifted (Frangella, Tropp and Udell 2023).
 
     Needs one product of A with ``rank`` random vectors; better than pivoted Cholesky when products
-    are cheap. The smallest eigenvalue that it sees stands for those that it does not.
+    are cheap. Its smallest eigenvalue also stands for the eigenvalues that it leaves out.
     """
 
     def __init__(
@@ -208,8 +208,8 @@ def pivoted_cholesky(operator: Operator, rank: int) -> tuple[Tensor, Tensor]:
 def _nystrom(test: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvectors [N, r] and eigenvalues [r] of A Q (Q^T A Q)^-1 Q^T A, largest first."""
     nudge = float(torch.finfo(test.dtype).eps * torch.linalg.matrix_norm(product))
-    # The nudge makes the small matrix definite although A may not have that rank; it is taken away
-    # from the eigenvalues again.
+    # The nudge makes the small matrix definite even if A has a lower rank. It is subtracted from
+    # the eigenvalues again.
     for _ in range(6):
         nudged = product + nudge * test
         core = test.mT @ nudged

@@ -30,7 +30,7 @@ def common_basis(terms: KroneckerTerms) -> Tensor:
 
 
 class SpectralBlocks:
-    """The inverse of (I kron U) blocks (I kron U^T), a stand-in for sum_k F_k kron B_k + shift I.
+    """The inverse of (I kron U) blocks (I kron U^T), near sum_k F_k kron B_k + shift I.
 
     Block p is sum_k F_k (U^T B_k U)_pp + shift I. The first ``modes`` blocks (all of them by
     default), those of the largest eigenvalues, are kept as Cholesky factors [modes, n, n]; for the
@@ -60,7 +60,7 @@ class SpectralBlocks:
 
     @property
     def bytes(self) -> int:
-        """Memory that is held."""
+        """Memory that it takes."""
         return self._factors.numel() * self._factors.element_size()
 
     def apply(self, residuals: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class SpectralBlocks:
         return torch.einsum("pik,ap->iak", torch.cat([whole, rest]), self._basis).reshape(n * P, k)
 
     def root(self, probes: Tensor) -> Tensor:
-        """B ``probes`` [n P, k] for a B with B B^T equal to the stand-in."""
+        """B ``probes`` [n P, k] for a B with B B^T equal to the approximation."""
         P, k = len(self._basis), probes.shape[1]
         n = len(probes) // P
         inner = probes.to(self.dtype).view(n, P, k).transpose(0, 1)  # [P, n, k]
@@ -84,7 +84,7 @@ class SpectralBlocks:
         return out.reshape(n * P, k).to(probes.dtype)
 
     def inverse_diagonal(self) -> Tensor:
-        """Diagonal of the stand-in's inverse, [n P]."""
+        """Diagonal of the inverse of the approximation, [n P]."""
         diagonals = [torch.cholesky_inverse(factor).diagonal() for factor in self._factors]
         inverse = (
             torch.cat([torch.stack(diagonals), 1 / self._scale]) if diagonals else 1 / self._scale
@@ -92,7 +92,7 @@ class SpectralBlocks:
         return (inverse.T @ self._basis.T.square()).reshape(-1)
 
     def logdet(self) -> float:
-        """Logarithm of the stand-in's determinant."""
+        """Log determinant of the approximation."""
         blocks = 2 * self._factors.diagonal(dim1=1, dim2=2).double().log().sum()
         return float(blocks + self._scale.double().log().sum())
 
@@ -102,7 +102,7 @@ def _diagonal_in(basis: Tensor, matrices: Tensor) -> Tensor:
     return torch.stack([(basis * (matrix @ basis)).sum(0) for matrix in matrices])
 
 
-# Blocks are made this many at a time: one product each, without a second copy of all of them.
+# Blocks are computed this many at a time: one product each, without a second copy of all of them.
 _CHUNK = 16
 
 
@@ -127,7 +127,7 @@ def _factorise(
 
 
 def _careful(left: Tensor, strength: Tensor, extra: Tensor, p: int) -> Tensor:
-    """The same block in the terms' own precision, for one that rounding has made indefinite."""
+    """A block in the terms' own precision, if rounding has made it indefinite."""
     block = torch.einsum("k,kij->ij", strength, left)
     jitter = torch.finfo(block.dtype).eps * float(block.diagonal().abs().sum())
     block.diagonal().add_(extra + jitter)

@@ -1,4 +1,4 @@
-"""Matrices over a periodic grid that do not notice shifts: the Fourier basis takes them apart.
+"""Matrices that are invariant under shifts of a periodic grid: the Fourier basis splits them.
 
 Rows are pairs (i, a): one of n items at one of P places on a grid P_1 x ... x P_d that closes on
 itself. An entry depends on i, j and on the displacement between a and b alone, and is even in every
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import NotPositiveDefiniteError, ShapeError
-from weightloom.linalg.factor import Factor
+from weightloom.linalg.certificates import SolverFactor, SolverPlan, StochasticEstimate
 from weightloom.linalg.operator import Operator, check_shift
-from weightloom.linalg.solution import Estimate, Plan
 
 __all__ = ["Torus", "TorusFactor", "cosine_transform", "fourier_basis", "half_grid"]
 
@@ -79,7 +78,7 @@ def _multiplicity(size: int) -> Tensor:
 
 
 class Torus(Operator):
-    """A symmetric matrix of size n P that does not notice shifts of a periodic grid.
+    """A symmetric matrix of size n P that is invariant under shifts of a periodic grid.
 
     Args:
         blocks: [classes, n, n], one symmetric matrix for each frequency of `half_grid`; from the
@@ -161,7 +160,7 @@ class Torus(Operator):
         return 2.0 * self.items * P * (self.items + 2 * sum(self.shape))
 
 
-class TorusFactor(Factor):
+class TorusFactor(SolverFactor):
     """Cholesky factors of A + shift I for a `Torus` A, kept below the diagonals of its blocks."""
 
     operator: Torus
@@ -171,7 +170,9 @@ class TorusFactor(Factor):
     ) -> None:
         self.operator, self.shift = operator, check_shift(shift, operator)
         n, P = operator.items, math.prod(operator.shape)
-        self.plan = Plan("torus", reason, 2 * n * n * operator.blocks.element_size(), P * n**3 / 3)
+        self.plan = SolverPlan(
+            "torus", reason, 2 * n * n * operator.blocks.element_size(), P * n**3 / 3
+        )
         self._log = torch.zeros((), dtype=torch.float64)
         buffer = torch.empty_like(
             operator.blocks[0]
@@ -212,14 +213,14 @@ class TorusFactor(Factor):
 
         return self.operator.through(rhs, block), 0
 
-    def logdet(self, *, probes: int = 0, seed: int = 0) -> Estimate:
-        return Estimate(self._log, torch.zeros_like(self._log))
+    def logdet(self, *, probes: int = 0, seed: int = 0) -> StochasticEstimate:
+        return StochasticEstimate(self._log, torch.zeros_like(self._log))
 
-    def inverse_diagonal(self, *, probes: int = 0, seed: int = 0) -> Estimate:
+    def inverse_diagonal(self, *, probes: int = 0, seed: int = 0) -> StochasticEstimate:
         """Diagonal of (A + shift I)^-1, the same at every place of an item: [n P]; exact."""
         P = math.prod(self.operator.shape)
         item = torch.zeros_like(self.operator.diagonals[0])
         for c, members in enumerate(self.operator.members):
             item += torch.cholesky_inverse(self.lower(c)).diagonal() * (len(members) / P)
         value = item.repeat_interleave(P)
-        return Estimate(value, torch.zeros_like(value))
+        return StochasticEstimate(value, torch.zeros_like(value))

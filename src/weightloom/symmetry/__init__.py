@@ -1,13 +1,15 @@
-"""Groups that leave the function of a network unchanged; canonical forms, alignment, reduction."""
+"""Are two networks the same function? Symmetries, canonical forms, alignment, reduction.
 
-from weightloom.symmetry.activations import Activation, classify, probe
-from weightloom.symmetry.align import Alignment, align, interpolate
-from weightloom.symmetry.barrier import Barrier, loss_barrier
-from weightloom.symmetry.canonical import Canonical, canonicalize
-from weightloom.symmetry.equivalent import Equivalence, equivalent
-from weightloom.symmetry.examples import attention_pair, pooling_pair, residual_difference
-from weightloom.symmetry.fingerprint import fingerprint
-from weightloom.symmetry.fold import fold
+A symmetry changes the weights of a network and not its function: permutations of hidden units,
+scales and signs that the activations allow, heads of attention. `read` finds the symmetries of a
+module; everything else works on what it returns.
+"""
+
+from weightloom.symmetry.alignment import Alignment, Barrier, align, interpolate, loss_barrier
+from weightloom.symmetry.canonical import Canonical, Normal, canonicalize, normal_element, normalize
+from weightloom.symmetry.equivalence import Equivalence, equivalent
+from weightloom.symmetry.fingerprints import fingerprint
+from weightloom.symmetry.folding import fold
 from weightloom.symmetry.group import (
     apply,
     compose,
@@ -16,12 +18,10 @@ from weightloom.symmetry.group import (
     random_element,
     random_equivalent,
 )
-from weightloom.symmetry.landscape import Theorem5, theorem5
-from weightloom.symmetry.normal import Normality, is_normal
-from weightloom.symmetry.normalize import Normal, normal_element, normalize
-from weightloom.symmetry.orbit import distinct_permutations
-from weightloom.symmetry.read import read
-from weightloom.symmetry.reduce import Reduced, reduce
+from weightloom.symmetry.orbits import Copies, distinct_permutations
+from weightloom.symmetry.reading.reader import read
+from weightloom.symmetry.reduction.reducer import Reduced, reduce
+from weightloom.symmetry.reduction.removable import Normality, is_normal
 from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Layer, Space, Spec
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "equivalent",
     "Equivalence",
     "fingerprint",
-    # One form for all copies
+    # One form for all equivalent networks
     "canonicalize",
     "Canonical",
     "normalize",
@@ -47,13 +47,15 @@ __all__ = [
     "Reduced",
     "is_normal",
     "Normality",
-    # Disguises: other weights, the same function
+    # Other weights, the same function
     "random_equivalent",
     "random_element",
     "apply",
     "compose",
     "invert",
     "identity",
+    "distinct_permutations",
+    "Copies",
     # Symmetries as data
     "read",
     "Spec",
@@ -63,15 +65,4 @@ __all__ = [
     "Attention",
     "Layer",
     "Element",
-    # Activations
-    "classify",
-    "probe",
-    "Activation",
-    # The examples and the theorem of the slides
-    "pooling_pair",
-    "residual_difference",
-    "attention_pair",
-    "distinct_permutations",
-    "theorem5",
-    "Theorem5",
 ]

@@ -1,40 +1,57 @@
-"""The group of symmetries: random elements, products, inverses, and what they do to a network."""
+"""The symmetry group of a network: random elements, products, inverses, and how they act.
+
+Hidden units are permuted and rescaled. In attention, heads are permuted, and each head has two
+free invertible maps: head h computes softmax(q k^T / sqrt(d)) v with q = W_Q x + b_Q, and so on.
+q -> A q, k -> A^-T k leaves q^T k unchanged for any invertible A [d, d]; v -> B v is undone by
+W_O -> W_O B^-1. (functional-equivalence states permutations of the d columns, a special case.)
+Invariant are the two products `query_key` and `value_output`, head by head, up to the order of
+heads.
+
+Two symmetries of attention are not in this group. The key bias adds the same number to all scores
+of a query, which softmax ignores, and W_O b_V can move into b_O. `head_invariants` removes both.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, ShapeError
-from weightloom.symmetry.attention import transform
-from weightloom.symmetry.read import read
-from weightloom.symmetry.spec import Axis, Element, Kind, Space, Spec
+from weightloom.symmetry.reading.reader import read
+from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Space, Spec
 
 __all__ = [
     "apply",
     "apply_to_tensors",
     "check_element",
     "compose",
+    "flipped_columns",
+    "head_invariants",
     "identity",
     "invert",
     "move",
+    "move_axis",
+    "query_key",
     "random_element",
     "random_equivalent",
+    "split_heads",
     "tensors_of",
+    "value_output",
 ]
 
 
 def identity(spec: Spec) -> Element:
     """The element that changes nothing, with every space and map written out."""
     sizes = {name: space.size for name, space in spec.spaces.items()}
-    heads = {one.head_space: one.heads for one in spec.attentions}
+    heads = {layer.head_space: layer.heads for layer in spec.attentions}
     maps = {
-        name: torch.eye(one.head_dim, dtype=torch.float64).repeat(one.heads, 1, 1)
-        for one in spec.attentions
-        for name in (one.query_map, one.value_map)
+        name: torch.eye(layer.head_dim, dtype=torch.float64).repeat(layer.heads, 1, 1)
+        for layer in spec.attentions
+        for name in (layer.query_map, layer.value_map)
     }
     return Element(
         {name: torch.arange(size) for name, size in (sizes | heads).items()},
@@ -48,7 +65,7 @@ def random_element(
     generator: torch.Generator | None = None,
     scales: tuple[float, float] = (0.5, 2.0),
 ) -> Element:
-    """A random element: uniform exchanges and signs, scales log-uniform between ``scales``.
+    """A random element: uniform permutations and signs, scales log-uniform between ``scales``.
 
     The maps of attention are U diag(s) V with random orthogonal U, V and s from ``scales``, so
     their condition number is at most scales[1] / scales[0].
@@ -74,11 +91,12 @@ def random_element(
         if space.kind.signs:
             bits = torch.randint(0, 2, (space.size,), generator=generator)
             factor[name] = factor[name] * (1 - 2 * bits)
-    for one in spec.attentions:
-        permutation[one.head_space] = torch.randperm(one.heads, generator=generator)
-        for name in (one.query_map, one.value_map):
-            left, right = orthogonal(one.heads, one.head_dim), orthogonal(one.heads, one.head_dim)
-            maps[name] = left * positive(one.heads, 1, one.head_dim) @ right
+    for layer in spec.attentions:
+        heads, d = layer.heads, layer.head_dim
+        permutation[layer.head_space] = torch.randperm(heads, generator=generator)
+        for name in (layer.query_map, layer.value_map):
+            left, right = orthogonal(heads, d), orthogonal(heads, d)
+            maps[name] = left * positive(heads, 1, d) @ right
     return Element(permutation, factor, maps)
 
 
@@ -86,7 +104,7 @@ def compose(a: Element, b: Element) -> Element:
     """First b, then a: apply(compose(a, b), net) is apply(a, apply(b, net))."""
 
     def moved(name: str, tensor: Tensor) -> Tensor:
-        """What b does to unit i's source, in the order of a."""
+        """Values of b in the order that a gives to the units."""
         return tensor[a.permutation[name]] if name in a.permutation else tensor
 
     permutation = dict(b.permutation)
@@ -125,7 +143,7 @@ def random_equivalent(
     generator: torch.Generator | None = None,
     scales: tuple[float, float] = (0.5, 2.0),
 ) -> nn.Module:
-    """A disguised copy: another network of the same shape that computes the same function.
+    """Another network of the same shape that computes the same function.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> twin, x = random_equivalent(net), torch.randn(5, 2)
@@ -137,16 +155,18 @@ def random_equivalent(
 
 
 def apply(element: Element, module: nn.Module, spec: Spec | None = None) -> nn.Module:
-    """A copy of a network with an element applied; its function is unchanged to rounding.
+    """A copy of a network with an element applied; its function is unchanged up to rounding.
 
-    Factors are rounded to the dtype of each tensor first, so that what is multiplied and what is
-    divided is the same number. ``spec`` saves reading the module again.
+    Factors are rounded to the dtype of each tensor first, so that incoming weights are multiplied
+    and outgoing weights divided by the same number. ``spec`` saves reading the module again.
     """
     spec = read(module) if spec is None else spec
     check_element(element, spec)
     result = copy.deepcopy(module)
     named = _named(result)
-    changed = apply_to_tensors(element, spec, {name: one.detach() for name, one in named.items()})
+    changed = apply_to_tensors(
+        element, spec, {name: tensor.detach() for name, tensor in named.items()}
+    )
     with torch.no_grad():
         for name, tensor in changed.items():
             if tensor is not named[name]:
@@ -164,28 +184,29 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
 
 
 def apply_to_tensors(element: Element, spec: Spec, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same on tensors by name; what an element leaves alone is returned as it is.
+    """`apply` on tensors by name; tensors that the element does not change are returned as given.
 
-    The order matters for FLIP: incoming sides of the weights first, then the shifts of the biases
-    (which need the new columns and the old rows), then the outgoing sides.
+    The order matters for FLIP: first the columns of the weights, then the shifts of the biases
+    (which need new columns and old rows), then the rows.
     """
     result = dict(tensors)
     sides: dict[bool, list[Axis]] = {True: [], False: []}
     for axis in spec.axes:
         sides[axis.side == "in"].append(axis)
     for axis in sides[True]:
-        result[axis.tensor] = _move_axis(result[axis.tensor], axis, spec, element)
+        result[axis.tensor] = move_axis(result[axis.tensor], axis, spec, element)
     for name, space in spec.spaces.items():
         if space.kind is Kind.FLIP and name in element.factor:
             _shift_biases(result, spec, space, element.factor[name])
     for axis in sides[False]:
-        result[axis.tensor] = _move_axis(result[axis.tensor], axis, spec, element)
-    for one in spec.attentions:
-        transform(result, one, element)
+        result[axis.tensor] = move_axis(result[axis.tensor], axis, spec, element)
+    for layer in spec.attentions:
+        _transform_heads(result, layer, element)
     return result
 
 
-def _move_axis(tensor: Tensor, axis: Axis, spec: Spec, element: Element) -> Tensor:
+def move_axis(tensor: Tensor, axis: Axis, spec: Spec, element: Element) -> Tensor:
+    """One axis of a tensor as an element moves it."""
     order, factor = element.permutation.get(axis.space), element.factor.get(axis.space)
     if factor is not None and (axis.side == "fixed" or bool((factor == 1).all())):
         factor = None
@@ -195,62 +216,154 @@ def _move_axis(tensor: Tensor, axis: Axis, spec: Spec, element: Element) -> Tens
 
 
 def move(tensor: Tensor, axis: Axis, order: Tensor | None, factor: Tensor | None) -> Tensor:
-    """One axis of a tensor with its units exchanged, then multiplied ("out") or divided ("in")."""
+    """One axis of a tensor with its units permuted, then multiplied ("out") or divided ("in")."""
     shape = tensor.shape
     dim, units = axis.dim, shape[axis.dim] // axis.repeat
     tensor = tensor.unflatten(dim, (units, axis.repeat)) if axis.repeat > 1 else tensor
     if order is not None:
         tensor = tensor.index_select(dim, order.to(tensor.device))
     if factor is not None:
-        along = [-1 if one == dim else 1 for one in range(tensor.ndim)]
-        number = factor.to(tensor).reshape(along)
-        tensor = tensor / number if axis.side == "in" else tensor * number
+        shape_along = [-1 if d == dim else 1 for d in range(tensor.ndim)]
+        factor = factor.to(tensor).reshape(shape_along)
+        tensor = tensor / factor if axis.side == "in" else tensor * factor
     return tensor.reshape(shape)
 
 
 def _shift_biases(tensors: dict[str, Tensor], spec: Spec, space: Space, factor: Tensor) -> None:
-    """y = c - y' for a flipped unit: its old column times c, which is minus the new one, moves
-    into the next bias (summed over the positions of a kernel or of a flattened channel)."""
+    """Moves the constants of flipped units into the next biases.
+
+    y = c - y' for a flipped unit, so c times its old column (minus its new one) is added.
+    """
     for axis in spec.axes_of(space.name, "in"):
-        layer = next(one for one in spec.consumers(space.name) if one.weight == axis.tensor)
+        readers = spec.consumers(space.name)
+        layer = next(reader for reader in readers if reader.weight == axis.tensor)
         if layer.bias is None:  # read() does not call such a space FLIP
             raise ShapeError(f"layer {layer.name!r} has no bias that could take up the flip")
-        weight, bias = tensors[axis.tensor], tensors[layer.bias]
-        flipped = (factor < 0).repeat_interleave(axis.repeat).to(weight.device)
-        columns = weight[:, flipped].flatten(1).sum(1, dtype=torch.float64)
+        columns = flipped_columns(tensors[axis.tensor], axis, factor)
+        bias = tensors[layer.bias]
         tensors[layer.bias] = (bias.to(torch.float64) - space.constant * columns).to(bias.dtype)
 
 
+def flipped_columns(weight: Tensor, axis: Axis, factor: Tensor) -> Tensor:
+    """Sum of the columns of units with a negative factor, over all kernel positions: [rows]."""
+    flipped = (factor < 0).repeat_interleave(axis.repeat).to(weight.device)
+    return weight[:, flipped].flatten(1).sum(1, dtype=torch.float64)
+
+
 def check_element(element: Element, spec: Spec) -> None:
-    """Raises if an element does not belong to these symmetries."""
+    """Raises `ConfigError` or `ShapeError` if an element does not fit these symmetries."""
     sizes = {name: space.size for name, space in spec.spaces.items()}
-    sizes |= {one.head_space: one.heads for one in spec.attentions}
+    sizes |= {layer.head_space: layer.heads for layer in spec.attentions}
     for name, order in element.permutation.items():
-        _known(name, sizes)
+        _check_name(name, sizes)
         if not torch.equal(order.sort().values.cpu(), torch.arange(sizes[name])):
-            raise ShapeError(f"permutation of space {name!r} is not one of {sizes[name]} units")
-    for name, factor in element.factor.items():
-        _known(name, spec.spaces)
-        kind = spec.spaces[name].kind
-        if factor.shape != (sizes[name],):
             raise ShapeError(
-                f"space {name!r} has {sizes[name]} units, factors have shape {list(factor.shape)}"
+                f"the entry for space {name!r} is not a permutation of its {sizes[name]} units"
             )
-        wrong = ~torch.isfinite(factor) | (factor == 0)
-        wrong |= (factor < 0) & (not kind.signs) | (factor.abs() != 1) & (not kind.scales)
-        if bool(wrong.any()):
-            raise ConfigError(
-                f"space {name!r} is of kind {kind.value!r}, which has no factor "
-                f"{float(factor[wrong][0]):g}"
-            )
-    shapes = {one.query_map: (one.heads, one.head_dim, one.head_dim) for one in spec.attentions}
-    shapes |= {one.value_map: shapes[one.query_map] for one in spec.attentions}
+    for name, factor in element.factor.items():
+        _check_name(name, spec.spaces)
+        _check_factor(spec.spaces[name], factor)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in spec.attentions:
+        shape = (layer.heads, layer.head_dim, layer.head_dim)
+        shapes |= {layer.query_map: shape, layer.value_map: shape}
     for name, matrices in element.maps.items():
-        _known(name, shapes)
+        _check_name(name, shapes)
         if tuple(matrices.shape) != shapes[name]:
             raise ShapeError(f"maps {name!r} have shape {list(matrices.shape)}, not {shapes[name]}")
 
 
-def _known(name: str, names: object) -> None:
-    if isinstance(names, dict) and name not in names:
+def _check_factor(space: Space, factor: Tensor) -> None:
+    if factor.shape != (space.size,):
+        raise ShapeError(
+            f"space {space.name!r} has {space.size} units, factors have shape {list(factor.shape)}"
+        )
+    wrong = ~torch.isfinite(factor) | (factor == 0)
+    wrong |= (factor < 0) & (not space.kind.signs) | (factor.abs() != 1) & (not space.kind.scales)
+    if bool(wrong.any()):
+        raise ConfigError(
+            f"space {space.name!r} is of kind {space.kind.value!r}, which does not allow the "
+            f"factor {float(factor[wrong][0]):g}"
+        )
+
+
+def _check_name(name: str, names: Mapping[str, object]) -> None:
+    if name not in names:
         raise ConfigError(f"no space or map is called {name!r}; there are {', '.join(names)}")
+
+
+# -- attention -----------------------------------------------------------------------------------
+def split_heads(tensors: Mapping[str, Tensor], spec: Attention) -> dict[str, Tensor]:
+    """The weights of an attention layer, head by head.
+
+    "query", "key" and "value" are [heads, d, E + 1] with the bias as the last column, "out" is the
+    output projection [heads, E, d], "bias" its bias [E]. Missing biases are zeros.
+    """
+    heads, d = spec.heads, spec.head_dim
+    weight = tensors[spec.in_weight]
+    bias = weight.new_zeros(len(weight)) if spec.in_bias is None else tensors[spec.in_bias]
+    together = torch.cat((weight, bias[:, None]), 1).reshape(3, heads, d, -1)
+    out = tensors[spec.out_weight]
+    out_bias = out.new_zeros(len(out)) if spec.out_bias is None else tensors[spec.out_bias]
+    return {
+        "query": together[0], "key": together[1], "value": together[2],
+        "out": out.reshape(-1, heads, d).transpose(0, 1), "bias": out_bias,
+    }  # fmt: skip
+
+
+def query_key(tensors: Mapping[str, Tensor], spec: Attention) -> Tensor:
+    """(W_Q, b_Q)^T (W_K, b_K) [heads, E + 1, E + 1]: the scores as a bilinear form of (x, 1)."""
+    parts = split_heads(tensors, spec)
+    return parts["query"].transpose(1, 2) @ parts["key"]
+
+
+def value_output(tensors: Mapping[str, Tensor], spec: Attention) -> Tensor:
+    """W_O (W_V, b_V) [heads, E, E + 1]: what a head outputs for a position it attends to."""
+    parts = split_heads(tensors, spec)
+    return parts["out"] @ parts["value"]
+
+
+def head_invariants(tensors: Mapping[str, Tensor], spec: Attention) -> tuple[Tensor, Tensor]:
+    """What the function of each head depends on: [heads, E + 1, E] and [heads, E, E].
+
+    `query_key` without its last column (the key bias, which softmax ignores; with add_zero_attn it
+    does matter), and `value_output` without the bias (the bias of the whole layer is
+    b_O + sum_h W_O b_V).
+    """
+    return query_key(tensors, spec)[..., :-1], value_output(tensors, spec)[..., :-1]
+
+
+def _transform_heads(tensors: dict[str, Tensor], spec: Attention, element: Element) -> None:
+    """Applies an element to the tensors of one attention layer, in place in the dict.
+
+    New head h is old head permutation[h], then q -> A q, k -> A^-T k, v -> B v, W_O -> W_O B^-1.
+    Products are in float64; a permutation alone is exact.
+    """
+    order = element.permutation.get(spec.head_space)
+    a, b = element.maps.get(spec.query_map), element.maps.get(spec.value_map)
+    rows = [None, None, None] if a is None else [a, torch.linalg.inv(a).transpose(1, 2), None]
+    rows[2] = b
+    for name in (spec.in_weight, spec.in_bias):
+        if name is not None:
+            tensors[name] = _transform_rows(tensors[name], spec, order, rows)
+    out = tensors[spec.out_weight]
+    blocks = out.reshape(-1, spec.heads, spec.head_dim)
+    blocks = blocks if order is None else blocks[:, order.to(out.device)]
+    if b is not None:
+        inverse = torch.linalg.inv(b).to(out.device)
+        blocks = torch.einsum("ehd,hdc->ehc", blocks.to(inverse.dtype), inverse).to(out.dtype)
+    tensors[spec.out_weight] = blocks.reshape(out.shape)
+
+
+def _transform_rows(
+    tensor: Tensor, spec: Attention, order: Tensor | None, maps: list[Tensor | None]
+) -> Tensor:
+    blocks = tensor.reshape(3, spec.heads, spec.head_dim, -1)
+    blocks = blocks if order is None else blocks[:, order.to(tensor.device)]
+    parts = []
+    for part, matrix in zip(blocks, maps, strict=True):
+        if matrix is not None:
+            matrix = matrix.to(part.device)
+            part = (matrix @ part.to(matrix.dtype)).to(tensor.dtype)
+        parts.append(part)
+    return torch.stack(parts).reshape(tensor.shape)

@@ -1,8 +1,7 @@
-"""Training: one loop for one model or for many at once, with checkpoints that resume exactly."""
+"""Training: one loop for one model or many at once, with checkpoints that resume exactly."""
 
-from weightloom.training.data import Augment, Member, Split
 from weightloom.training.loop import train
-from weightloom.training.report import Report
+from weightloom.training.members import Augment, Member, Report, Split
 from weightloom.training.settings import Settings
 
 __all__ = [

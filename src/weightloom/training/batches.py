@@ -1,7 +1,7 @@
-"""Batches of many members at once, gathered into memory that is used again and again.
+"""Batches for many members at once, gathered into reused memory.
 
-Which samples a batch has follows from the member's seed and the epoch alone, so a run that is
-picked up in the middle needs no random state to go on as it would have.
+The samples of a batch depend only on the member's seed and the epoch. So a resumed run needs no
+random state to continue exactly.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weightloom.training.data import Member
+from weightloom.training.members import Member
 
 __all__ = ["Batch", "Batches", "mixed", "seeded"]
 
-# Bytes of one column of all members together: below this the members' own tensors are put one
-# behind the other once, and a batch is gathered by one operation instead of one for each member.
+# Bytes of one column of all members. Below this the members' tensors are concatenated once, and a
+# batch is gathered by one operation instead of one for each member.
 SMALL = 2**26
 
 
 def seeded(*key: int | str) -> torch.Generator:
-    """A generator whose draws depend on ``key`` and on nothing else."""
+    """A generator that depends on ``key`` only."""
     return torch.Generator().manual_seed(mixed(*key))
 
 
 def mixed(*key: int | str) -> int:
-    """A seed made of ``key``: near keys give far seeds."""
+    """A seed computed from ``key`` by a hash."""
     digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -40,11 +40,11 @@ class Batch:
     columns: tuple[Tensor, ...]
     shared: tuple[bool, ...]
     share: float
-    """how much of the whole batch, over all processes, this is"""
+    """which part of the whole batch, over all processes, this is"""
 
 
 class Batches:
-    """The batches of some members, step by step. ``part`` = (rank, world): our part of each."""
+    """The batches of some members, by step. ``part`` = (rank, world): this process's part."""
 
     def __init__(
         self, members: Sequence[Member], batch_size: int, part: tuple[int, int] = (0, 1)
@@ -62,7 +62,7 @@ class Batches:
         self._columns = [] if self._augmented else [_Column(c, one_order) for c in columns]
 
     def take(self, step: int) -> Batch:
-        """Our part of the batch of this step. Valid until the next call: memory is used again."""
+        """This process's part of the batch. Valid until the next call, which reuses the memory."""
         epoch, at = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             self._shuffle(epoch)
@@ -74,8 +74,8 @@ class Batches:
             columns = self._augment(step, rows, first, last)
             shared = (len(self.members) == 1,) * len(columns)
         else:
-            mine = rows[:, first:last]
-            columns = tuple(column.gather(mine) for column in self._columns)
+            own = rows[:, first:last]
+            columns = tuple(column.gather(own) for column in self._columns)
             shared = tuple(column.common for column in self._columns)
         return Batch(columns, shared, share / size)
 
@@ -85,36 +85,36 @@ class Batches:
         return batch.columns[:-1], batch.columns[-1]
 
     def select(self, keep: Sequence[int]) -> Batches:
-        """The batches of some of the members, as if the others had never been."""
+        """The batches of some of the members only."""
         return Batches([self.members[i] for i in keep], self.batch_size, self.part)
 
     def _shuffle(self, epoch: int) -> None:
-        """Everybody's order of samples in this epoch, [s, n]."""
-        drawn = {
+        """Every member's order of samples in this epoch, [s, n]."""
+        orders = {
             seed: torch.randperm(self.samples, generator=seeded("order", seed, epoch))
             for seed in {member.seed for member in self.members}
         }
-        order = torch.stack([drawn[member.seed] for member in self.members])
+        order = torch.stack([orders[member.seed] for member in self.members])
         self._order = order.to(self.members[0].train.target.device)
         self._epoch = epoch
 
     def _augment(self, step: int, rows: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-        """Whole batches are augmented, then cut: each process then sees what one alone would."""
-        found = []
-        for member, mine in zip(self.members, rows, strict=True):
-            *inputs, target = (c.index_select(0, mine) for c in member.train.columns)
+        """Whole batches are augmented, then split: the result does not depend on the processes."""
+        augmented = []
+        for member, chosen in zip(self.members, rows, strict=True):
+            *inputs, target = (c.index_select(0, chosen) for c in member.train.columns)
             changed = tuple(inputs)
             if member.augment is not None:
                 generator = seeded("augment", member.seed, step)
                 changed, target = member.augment(changed, target, generator)
-            found.append([column[first:last] for column in (*changed, target)])
-        if len(found) == 1:
-            return tuple(found[0])
-        return tuple(torch.stack(column) for column in zip(*found, strict=True))
+            augmented.append([column[first:last] for column in (*changed, target)])
+        if len(augmented) == 1:
+            return tuple(augmented[0])
+        return tuple(torch.stack(column) for column in zip(*augmented, strict=True))
 
 
 class _Column:
-    """One column of everybody's data, and the cheapest way to take rows from it."""
+    """One column of all members' data, and the cheapest way to gather rows from it."""
 
     def __init__(self, tensors: tuple[Tensor, ...], one_order: bool) -> None:
         first = tensors[0]
@@ -127,32 +127,32 @@ class _Column:
         if not same and first.numel() * first.element_size() * len(tensors) <= SMALL:
             self._source = torch.cat(tensors)
             self._offsets = torch.arange(len(tensors), device=first.device)[:, None] * len(first)
-        self._room: dict[int, Tensor] = {}
+        self._buffers: dict[int, Tensor] = {}
 
     def gather(self, rows: Tensor) -> Tensor:
         """rows [s, b] -> [s, b, ...], or [b, ...] if it is common."""
         members, size = rows.shape
         first = self._tensors[0]
-        if size not in self._room:  # asking the system for it anew every step is slow
+        if size not in self._buffers:  # allocating it at every step is slow
             lead = (size,) if self.common else (members, size)
-            self._room[size] = first.new_empty(*lead, *first.shape[1:])
-        room = self._room[size]
+            self._buffers[size] = first.new_empty(*lead, *first.shape[1:])
+        buffer = self._buffers[size]
         if self.common:
-            return torch.index_select(first, 0, rows[0], out=room)
+            return torch.index_select(first, 0, rows[0], out=buffer)
         if self._source is not None:
-            every = (rows + self._offsets).reshape(-1)
-            torch.index_select(self._source, 0, every, out=room.view(-1, *first.shape[1:]))
+            shifted = (rows + self._offsets).reshape(-1)
+            torch.index_select(self._source, 0, shifted, out=buffer.view(-1, *first.shape[1:]))
         else:
-            for tensor, mine, place in zip(self._tensors, rows, room, strict=True):
-                torch.index_select(tensor, 0, mine, out=place)
-        return room
+            for tensor, chosen, place in zip(self._tensors, rows, buffer, strict=True):
+                torch.index_select(tensor, 0, chosen, out=place)
+        return buffer
 
 
 def _part(size: int, rank: int, world: int) -> tuple[int, int, int]:
-    """Which rows of a batch are ours, from, to, and how many they count as.
+    """The rows of a batch that belong to this process: first, last, and how many they count as.
 
-    Where there are fewer rows than processes, some get a row that counts as none: not every module
-    can take an empty batch.
+    With fewer rows than processes, some processes get one row that counts as none, because not
+    every module accepts an empty batch.
     """
     first, last = size * rank // world, size * (rank + 1) // world
     return (first, last, last - first) if last > first else (0, 1, 0)

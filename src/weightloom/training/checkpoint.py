@@ -1,7 +1,7 @@
-"""Checkpoints: one safetensors file that is there whole or not at all.
+"""Checkpoints: one safetensors file, written atomically.
 
 Tensors are stored as they are and numbers as JSON, which keeps every bit of a Python float; nothing
-is pickled. The file says what it belongs to, so that it is never mistaken for another run's.
+is pickled. The file describes the run it belongs to, so that another run cannot load it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import CheckpointError
-from weightloom.files import described, whole
-from weightloom.training.data import Member, label
-from weightloom.training.plan import shapes
+from weightloom.files import atomic_write, read_safetensors
+from weightloom.training.members import Member, label
+from weightloom.training.partition import shapes
 from weightloom.training.settings import Settings
 
 __all__ = ["Snapshot", "describe", "read", "write"]
@@ -39,8 +39,8 @@ class Snapshot:
 def describe(members: Sequence[Member], settings: Settings) -> dict[str, Any]:
     """What a checkpoint belongs to: settings, and for each member what was trained on what.
 
-    Data are told apart by shapes and by their first and last rows; reading all of them would take
-    longer than some steps of training.
+    Data are compared by shapes and by their first and last rows; reading all rows would take longer
+    than some steps of training.
     """
     return {
         "settings": settings.plain(),
@@ -58,10 +58,10 @@ def describe(members: Sequence[Member], settings: Settings) -> dict[str, Any]:
 
 
 def _samples(member: Member) -> list[bytes]:
-    found = []
+    rows = []
     for _, split in sorted({"train": member.train, **member.held_out}.items()):
-        found += [_bytes(row) for column in split.columns for row in (column[0], column[-1])]
-    return found
+        rows += [_bytes(row) for column in split.columns for row in (column[0], column[-1])]
+    return rows
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -70,22 +70,22 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _digest(*parts: str | bytes) -> str:
-    made = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        made.update(part.encode() if isinstance(part, str) else part)
-    return made.hexdigest()
+        digest.update(part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()
 
 
 def write(path: Path, snapshot: Snapshot, belongs: Mapping[str, Any]) -> None:
-    """Write the file beside its place and move it there when it is safely on the disk."""
+    """Write to a temporary file and move it to ``path`` when it is safely on the disk."""
     from safetensors.torch import save_file
 
     about = {"format": FORMAT, "belongs": belongs, **snapshot.about}
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.part")  # one that was left by a crash is written over
+    part = path.with_name(f"{path.name}.part")  # one that a crash left behind is overwritten
     try:
-        with whole(path, half):
-            save_file(_separate(snapshot.tensors), half, metadata={KEY: json.dumps(about)})
+        with atomic_write(path, part):
+            save_file(_separate(snapshot.tensors), part, metadata={KEY: json.dumps(about)})
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} could not be written: {error}. The one before, if any, is "
@@ -96,7 +96,7 @@ def write(path: Path, snapshot: Snapshot, belongs: Mapping[str, Any]) -> None:
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors on the CPU, no two in the same memory: what safetensors takes."""
     seen: set[int] = set()
-    found = {}
+    separate = {}
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
         if plain.untyped_storage().data_ptr() in seen or plain.untyped_storage().nbytes() != (
@@ -104,18 +104,18 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ):
             plain = plain.clone()
         seen.add(plain.untyped_storage().data_ptr())
-        found[name] = plain
-    return found
+        separate[name] = plain
+    return separate
 
 
 def read(path: Path, belongs: Mapping[str, Any], members: Sequence[Member]) -> Snapshot | None:
-    """What was saved at ``path`` by the same run; None if nothing was."""
+    """The snapshot that the same run saved at ``path``; None if there is none."""
     from safetensors import SafetensorError
 
     if not path.exists():
         return None
     try:
-        about, tensors = described(path, KEY)
+        about, tensors = read_safetensors(path, KEY)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no checkpoint of weightloom.training that can be read "
@@ -138,20 +138,23 @@ def read(path: Path, belongs: Mapping[str, Any], members: Sequence[Member]) -> S
 def _differences(
     saved: Mapping[str, Any], wanted: Mapping[str, Any], members: Sequence[Member]
 ) -> list[str]:
-    found = [
+    differences = [
         f"{name} is {saved['settings'].get(name)!r} there, {value!r} here"
         for name, value in wanted["settings"].items()
         if saved["settings"].get(name) != value
     ]
     if len(saved["members"]) != len(wanted["members"]):
-        return [*found, f"it has {len(saved['members'])} members, not {len(wanted['members'])}"]
+        return [
+            *differences,
+            f"it has {len(saved['members'])} members, not {len(wanted['members'])}",
+        ]
     for number, (old, new) in enumerate(zip(saved["members"], wanted["members"], strict=True)):
         for key, value in new.items():
             if old[key] == value:
                 continue
-            shown = f" ({old[key]!r} there, {value!r} here)"
+            values = f" ({old[key]!r} there, {value!r} here)"
             who = label(members[number], number)
-            found.append(
-                f"{who} has another {key}{'' if key in ('architecture', 'data') else shown}"
+            differences.append(
+                f"{who} has another {key}{'' if key in ('architecture', 'data') else values}"
             )
-    return found[:8]
+    return differences[:8]

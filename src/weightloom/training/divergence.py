@@ -1,4 +1,4 @@
-"""Where a run went wrong: the first layer whose output is not finite, or the parameter."""
+"""Where a run diverged: the first layer with an output that is not finite, or the parameter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import NonFiniteWeightsError
-from weightloom.models import HyperNetwork
+from weightloom.hyper import HyperNetwork
+from weightloom.hyper.rows.functional import modes_restored
 from weightloom.training.update import rows_of
 
 __all__ = ["finite_rows", "locate", "unguarded"]
@@ -27,10 +28,10 @@ def finite_rows(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def locate(model: nn.Module, inputs: tuple[Tensor, ...], target: Tensor) -> str:
-    """Run one member's batch by itself and say where the first number that is not finite shows."""
+    """Run one member's batch alone and report where the first non-finite number appears."""
     try:
         return _locate(model, inputs, target)
-    except Exception as error:  # whatever it is, the other members go on
+    except Exception as error:  # an error here must not stop the other members
         return f"the loss is not finite ({type(error).__name__} while looking for the layer)"
 
 
@@ -41,46 +42,46 @@ def _locate(model: nn.Module, inputs: tuple[Tensor, ...], target: Tensor) -> str
             return f"input {number} of the model is not finite"
     if _bad(target):
         return "the target is not finite"
-    with torch.no_grad(), _kept(model):
-        found: list[str] = []
-        output = _watched(model, inputs, found)
-        if not found and isinstance(model, HyperNetwork):
-            found += _inside_primary(model, inputs, output)
-        if found:
-            return f"the output of {found[0]} is not finite"
+    with torch.no_grad(), _state_restored(model):
+        places: list[str] = []
+        output = _call_with_hooks(model, inputs, places)
+        if not places and isinstance(model, HyperNetwork):
+            places += _inside_primary(model, inputs, output)
+        if places:
+            return f"the output of {places[0]} is not finite"
         if _bad(output):
             return f"the output of the model ({type(model).__name__}) is not finite"
         largest = output.abs().max().item()
         return f"the loss overflows: the model's output reaches {largest:.3g}"
 
 
-def _watched(model: nn.Module, inputs: tuple[Tensor, ...], found: list[str]) -> Any:
-    """Call the model; put the first module with a bad output into ``found``.
+def _call_with_hooks(model: nn.Module, inputs: tuple[Tensor, ...], places: list[str]) -> Any:
+    """Call the model; append modules with a bad output to ``places``.
 
-    Children finish before their parents, so the first one found is the innermost. The primary of a
-    HyperNetwork is left alone: its layers see all conditions at once, and `_inside_primary` looks.
+    Children finish before their parents, so the first one is the innermost. The primary of a
+    HyperNetwork is skipped: its layers see all conditions at once; see `_inside_primary`.
     """
     primaries = [m.primary for m in model.modules() if isinstance(m, HyperNetwork)]
     skipped = {id(part) for primary in primaries for part in primary.modules()}
     handles = []
     for name, module in model.named_modules():
         if name and id(module) not in skipped:
-            handles.append(module.register_forward_hook(_watcher(name, found)))
+            handles.append(module.register_forward_hook(_hook(name, places)))
     try:
         return model(*inputs)
-    except NonFiniteWeightsError:  # a HyperNetwork that somebody asked to check
+    except NonFiniteWeightsError:  # a HyperNetwork with check_finite=True
         return torch.full((1,), float("nan"))
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _watcher(name: str, found: list[str]) -> Any:
+def _hook(name: str, places: list[str]) -> Any:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         first = output[0] if isinstance(output, tuple) and output else output
         with contextlib.suppress(RuntimeError):  # inside vmap there is no value to look at
-            if not found and isinstance(first, Tensor) and _bad(first):
-                found.append(f"layer {name!r} ({type(module).__name__})")
+            if not places and isinstance(first, Tensor) and _bad(first):
+                places.append(f"layer {name!r} ({type(module).__name__})")
 
     return hook
 
@@ -97,12 +98,13 @@ def _inside_primary(model: HyperNetwork, inputs: tuple[Tensor, ...], output: Any
         return []
     row = int((~torch.isfinite(output)).flatten(1).any(1).nonzero()[0])
     network = model.materialize(condition[row])
-    found: list[str] = []
-    _watched(network, (x[row], *(t[row] for t in inputs[2:])), found)
-    return [text.replace("layer '", "layer 'primary.") for text in found]
+    places: list[str] = []
+    _call_with_hooks(network, (x[row], *(t[row] for t in inputs[2:])), places)
+    return [text.replace("layer '", "layer 'primary.") for text in places]
 
 
 def _bad(tensor: Any) -> bool:
+    """Whether it is a tensor with a NaN or an infinity."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         return False
     return not bool(torch.isfinite(tensor).all())
@@ -115,18 +117,16 @@ def _like(model: nn.Module, tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _kept(model: nn.Module) -> Iterator[None]:
-    """Buffers as they were afterwards, whatever a call does to them; training mode inside."""
+def _state_restored(model: nn.Module) -> Iterator[None]:
+    """Training mode inside; modes and buffers are restored afterwards."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    modes = {module: module.training for module in model.modules()}
-    model.train()
-    try:
-        yield
-    finally:
-        for name, buffer in model.named_buffers():
-            buffer.copy_(before[name])
-        for module, mode in modes.items():
-            module.training = mode
+    with modes_restored(model):
+        model.train()
+        try:
+            yield
+        finally:
+            for name, buffer in model.named_buffers():
+                buffer.copy_(before[name])
 
 
 @contextlib.contextmanager

@@ -1,33 +1,30 @@
-"""Training one group of members, step by step."""
+"""Training one group of members: steps, evaluation, members that leave, state for checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from weightloom.training.batches import Batches, mixed
-from weightloom.training.data import Member
+from weightloom.training.choices import OBJECTIVES, make_schedule
 from weightloom.training.divergence import finite_rows, locate
-from weightloom.training.evaluation import evaluate
-from weightloom.training.objectives import OBJECTIVES
-from weightloom.training.optimisers import make_schedule
-from weightloom.training.report import Record
+from weightloom.training.members import Member, Split, TrainingRecord
 from weightloom.training.settings import Settings
-from weightloom.training.stack import Single, Stacked
+from weightloom.training.stack import Group, Single, Stacked
 from weightloom.training.update import State, Update, first_bad_tensor
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Engine"]
+__all__ = ["TrainingEngine"]
 
 
 class Leaving(NamedTuple):
-    """Why a member stops, and how many good steps it has made."""
+    """Why a member stops, and how many good steps it made."""
 
     status: str
     message: str
@@ -38,17 +35,17 @@ def _diverged(step: int, what: str) -> Leaving:
     return Leaving("diverged", f"step {step}: {what}", step - 1)
 
 
-class Engine:
-    """Trains the members ``numbers`` at once. All state between two steps is in its fields.
+class TrainingEngine:
+    """Trains the members ``numbers`` at once. Its fields hold all state between two steps.
 
-    A member that has diverged or come to a plateau leaves the stack, so no time is spent on it.
+    A member that diverges or reaches a plateau leaves the stack, so no time is spent on it.
     """
 
     def __init__(
         self,
         members: Sequence[Member],
         numbers: Sequence[int],
-        records: Sequence[Record],
+        records: Sequence[TrainingRecord],
         settings: Settings,
         fabric: Fabric,
         active: Sequence[int] | None = None,
@@ -58,8 +55,8 @@ class Engine:
         self.settings = settings
         self.fabric = fabric
         self.active = list(numbers if active is None else active)
-        self.whole = True
-        """False while a step is half done: then there is nothing worth saving"""
+        self.consistent = True
+        """False in the middle of a step, when the state must not be saved"""
         self.step = 0
         self.counted = 0
         self.totals = torch.zeros(len(self.active), dtype=torch.float64, device=fabric.device)
@@ -67,7 +64,7 @@ class Engine:
         self._spent = 0.0
         objective = OBJECTIVES[settings.objective]
         models = [members[number].model for number in self.active]
-        # By how many it began with: one that is left of a stack stays a stack of one.
+        # By the original number of members: the last one of a stack stays a stack of one.
         self.group: Single | Stacked
         if len(numbers) == 1:
             self.group = Single(models[0], objective)
@@ -91,16 +88,16 @@ class Engine:
     # -- one step --------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Make one step with everybody, and let those go whose numbers are no longer finite."""
+        """Make one step with all members; those whose numbers are not finite leave."""
         started = time.perf_counter()
         batch = self.batches.take(self.step)
         self._seed()
         losses = self.update.module(batch.columns, batch.shared, batch.share)
         values = self._over_processes(self.group.losses.double())
         lost = self._lost_by_loss(values)
-        self.whole = False
+        self.consistent = False
         if len(lost) < len(self.active):
-            self.update.forget()
+            self.update.zero_grad()
             # DDP takes the mean over processes; each has its part of the sum.
             self.fabric.backward(losses.sum() * self.fabric.world_size)
             lost |= self._lost_by_gradient(lost)
@@ -112,10 +109,10 @@ class Engine:
             self.step += 1
         self._spent += time.perf_counter() - started
         self._leave(lost)
-        self.whole = True
+        self.consistent = True
 
     def _seed(self) -> None:
-        """Noise (dropout) depends on who is trained and on the step: nothing else to remember."""
+        """Noise (dropout) depends on the members and the step only: no random state to store."""
         seeds = [member.seed for member in self.batches.members]
         seed = mixed("noise", *seeds, self.step, self.fabric.global_rank)
         if self.fabric.device.type == "cpu":
@@ -132,16 +129,16 @@ class Engine:
     # -- leaving ---------------------------------------------------------------------------------
 
     def _lost_by_loss(self, values: Tensor) -> dict[int, Leaving]:
-        """Positions of members whose loss is not finite, with what is to be said about it."""
+        """Positions of members whose loss is not finite, with the message for each."""
         if bool(torch.isfinite(values).all()):
             return {}
         bad = [i for i, good in enumerate(torch.isfinite(values).tolist()) if not good]
         return {i: self._explain(i) for i in bad}
 
     def _lost_by_gradient(self, already: Container[int]) -> dict[int, Leaving]:
-        """Positions of members with no finite norm to clip to. Who sets none is seen later."""
-        found = {i: name for i, name in self.update.clip().items() if i not in already}
-        for i in found:
+        """Positions of members whose gradient norm is not finite; only checked when clipping."""
+        bad = {i: name for i, name in self.update.clip().items() if i not in already}
+        for i in bad:
             self._give_back(i)
         return {
             i: _diverged(
@@ -150,7 +147,7 @@ class Engine:
                 if name
                 else "the gradient's norm overflows",
             )
-            for i, name in found.items()
+            for i, name in bad.items()
         }
 
     def _explain(self, i: int) -> Leaving:
@@ -181,7 +178,7 @@ class Engine:
         for i, leaving in lost.items():
             record = self.records[self.active[i]]
             record.status, record.message, record.steps = leaving
-            if record.status != "diverged":  # who diverged was given back what there was before
+            if record.status != "diverged":  # a diverged member already got its last good weights
                 self._give_back(i)
         keep = [i for i in range(len(self.active)) if i not in lost]
         self.active = [self.active[i] for i in keep]
@@ -195,14 +192,14 @@ class Engine:
         self._set_up(state)
 
     def settle(self) -> None:
-        """Share the time spent since last asked among those who were trained."""
+        """Add the time since the last call to the records of the active members."""
         for number in self.active:
             self.records[number].seconds += self._spent / len(self.active)
             self.records[number].steps = self.step
         self._spent = 0.0
 
     def finish(self, status: str | None) -> None:
-        """Give everybody who is left what was learned; ``status`` None: not finished yet."""
+        """Copy the weights to the models of the active members; ``status`` None: not finished."""
         self.settle()
         for i, number in enumerate(self.active):
             self._give_back(i)
@@ -220,11 +217,11 @@ class Engine:
         return self.step % every == 0 or self.step == self.steps
 
     def evaluate(self) -> dict[int, dict[str, float]]:
-        """Put a value for each curve into the records; returned by member. May let members go."""
+        """Add a value to each curve; returns the values by member. Members may leave."""
         self.settle()
-        self.whole = False
+        self.consistent = False
         lost = self._parameters_not_finite()
-        held_out = evaluate(
+        held_out = _evaluate(
             self.group,
             [member.held_out for member in self.batches.members],
             self.settings.batch_size,
@@ -239,19 +236,19 @@ class Engine:
             self.records[number].note(self.step, values)
             noted[number] = values
             if i not in lost and self._stalled(self.records[number], values):
-                lost[i] = Leaving("plateau", self._patience_is_over(), self.step)
+                lost[i] = Leaving("plateau", self._plateau_message(), self.step)
         self._leave(lost)
-        self.whole = True
+        self.consistent = True
         return noted
 
-    def _stalled(self, record: Record, values: dict[str, float]) -> bool:
+    def _stalled(self, record: TrainingRecord, values: dict[str, float]) -> bool:
         if self.settings.patience is None:
             return False
         value = values["validation"]
         over = record.has_stalled(value, self.settings.patience, self.settings.min_improvement)
         return over and self.step < self.steps
 
-    def _patience_is_over(self) -> str:
+    def _plateau_message(self) -> str:
         return (
             f"step {self.step}: the validation value has not improved by "
             f"{self.settings.min_improvement:.2g} of itself in {self.settings.patience} evaluations"
@@ -268,8 +265,8 @@ class Engine:
             for i, name in bad.items()
         }
 
-    def shown(self) -> str:
-        """What stands behind the progress bar."""
+    def status_text(self) -> str:
+        """The text behind the progress bar."""
         if not self.active:
             return ""
         loss = f"loss {self._last.mean().item():.4g}"
@@ -278,18 +275,18 @@ class Engine:
     # -- checkpoints -----------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that the next step depends on."""
-        found = {f"group/{name}": tensor for name, tensor in self.group.named()}
-        found |= {f"optimiser/{name}": tensor for name, tensor in self.update.tensors().items()}
-        return {**found, "totals": self.totals, "last": self._last}
+        """All tensors that the next step depends on; see `plain` for the rest."""
+        state = {f"group/{name}": tensor for name, tensor in self.group.named()}
+        state |= {f"optimiser/{name}": tensor for name, tensor in self.update.tensors().items()}
+        return {**state, "totals": self.totals, "last": self._last}
 
     def plain(self) -> dict[str, Any]:
-        """All else that it depends on."""
+        """The plain values that the next step depends on."""
         return {"active": self.active, "step": self.step, "counted": self.counted}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Be as the engine was that returned these."""
+        """Restore the state that `tensors` and `plain` returned."""
         self.step, self.counted = plain["step"], plain["counted"]
         self.totals.copy_(tensors["totals"])
         self._last.copy_(tensors["last"])
@@ -299,3 +296,59 @@ class Engine:
         self.update.load(
             {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         )
+
+
+# -- the objective on held-out data --------------------------------------------------------------
+
+# Numbers in the inputs of one piece: enough to hide the overhead of a call, few enough for caches.
+PIECE = 2**21
+
+
+@torch.no_grad()
+def _evaluate(
+    group: Group, held_out: Sequence[Mapping[str, Split]], batch_size: int, fabric: Fabric
+) -> dict[str, list[float]]:
+    """The mean over all samples of each held-out set, for each member."""
+    group.mode(train=False)
+    try:
+        return {
+            name: _mean(group, [sets[name] for sets in held_out], batch_size, fabric)
+            for name in held_out[0]
+        }
+    finally:
+        group.mode(train=True)
+
+
+def _mean(group: Group, splits: list[Split], batch_size: int, fabric: Fabric) -> list[float]:
+    """Of the objective over one held-out set; in pieces, which bounds the memory."""
+    total = torch.zeros(group.members, dtype=torch.float64, device=fabric.device)
+    samples = len(splits[0])
+    columns = list(zip(*(split.columns for split in splits), strict=True))
+    shared = [
+        not isinstance(group, Stacked) or all(t is column[0] for t in column) for column in columns
+    ]
+    rows = _rows(splits[0], group.members, batch_size)
+    for number, low in enumerate(range(0, samples, rows)):
+        if number % fabric.world_size != fabric.global_rank:
+            continue
+        piece = [
+            _cut(column, low, low + rows, common)
+            for column, common in zip(columns, shared, strict=True)
+        ]
+        with fabric.autocast():
+            total += group.samples(piece, shared).sum(1, dtype=torch.float64)
+    if fabric.world_size > 1:
+        total = fabric.all_reduce(total, reduce_op="sum")  # type: ignore[assignment]
+    return (total / samples).tolist()
+
+
+def _cut(column: tuple[Tensor, ...], low: int, high: int, common: bool) -> Tensor:
+    if common:
+        return column[0][low:high]
+    return torch.stack([tensor[low:high] for tensor in column])
+
+
+def _rows(split: Split, members: int, batch_size: int) -> int:
+    """At least the batch size: without gradients a batch takes less memory than in training."""
+    width = sum(column[0].numel() for column in split.columns)
+    return max(batch_size, min(1024, PIECE // max(1, members * width)))

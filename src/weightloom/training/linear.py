@@ -1,9 +1,8 @@
 """`F.linear` of a stack of members, with gradients that lie in memory as the weights do.
 
 Under `torch.vmap` a linear layer becomes a batched product with transposed weights, whose gradient
-comes out transposed: it is then copied, number by number, into the order of the weights. For a
-stack of large layers that costs as much as the product itself. Here the gradient is computed in the
-right order at once.
+comes out transposed and is then copied into the order of the weights. For a stack of large layers
+that copy costs as much as the product itself. Here the gradient is computed in the right order.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["LARGE", "OrderedGradients"]
 
-# Numbers in one member's weights: with fewer, the copy costs less than what is done to avoid it.
+# Numbers in one member's weights; below this the copy is cheaper than avoiding it.
 LARGE = 2**14
 
 
 class OrderedGradients(TorchFunctionMode):
-    """Inside it, `F.linear` under one `torch.vmap` over weights goes through `_Stacked`."""
+    """Inside it, `F.linear` under one `torch.vmap` over weights goes through `_StackedLinear`."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -34,7 +33,7 @@ class OrderedGradients(TorchFunctionMode):
 
 
 def _plain(args: tuple[Any, ...]) -> bool:
-    """Tensors as such (no subclass that has its own way), under one transform and no autocast."""
+    """Plain tensors (no subclass) under exactly one transform."""
     if any(type(arg) is not Tensor for arg in args if arg is not None):
         return False
     stack = torch._C._functorch.get_interpreter_stack()
@@ -64,7 +63,7 @@ class _Linear(torch.autograd.Function):
         x_dim, weight_dim, bias_dim = in_dims
         if bias is not None:
             bias = _leading(bias, bias_dim, members)
-        if weight_dim is None:  # one layer for all: rows are rows, whose they are
+        if weight_dim is None:  # all members share the layer, so members are only more rows
             y = F.linear(_leading(x, x_dim, members), weight)
             return (y if bias is None else y + _rows(bias, y.dim())), 0
         weight = weight.movedim(weight_dim, 0)
@@ -72,11 +71,11 @@ class _Linear(torch.autograd.Function):
             return _common_input(x, weight, bias), 0
         x = x.movedim(x_dim, 0)
         rows = x.reshape(members, -1, x.shape[-1])
-        y = _Stacked.apply(rows, weight, bias)
+        y = _StackedLinear.apply(rows, weight, bias)
         return y.reshape(*x.shape[:-1], weight.shape[1]), 0
 
 
-class _Stacked(torch.autograd.Function):
+class _StackedLinear(torch.autograd.Function):
     """x [s, n, in], weight [s, out, in], bias [s, out] or None -> [s, n, out]."""
 
     @staticmethod

@@ -1,12 +1,12 @@
-"""`train`: many members at once, stopped and picked up at any moment."""
+"""`train`: many members at once, with a progress bar; it can be stopped and resumed at any time."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from weightloom.hyper.rows.functional import modes_restored
 from weightloom.training import checkpoint as files
-from weightloom.training.data import Member, check_members
+from weightloom.training.choices import OBJECTIVES
 from weightloom.training.divergence import unguarded
-from weightloom.training.engine import Engine
-from weightloom.training.objectives import OBJECTIVES
+from weightloom.training.engine import TrainingEngine
+from weightloom.training.members import Member, Report, TrainingRecord, check_members
+from weightloom.training.partition import partition
 from weightloom.training.place import make_fabric, own_random_state, placed, true_dtype
-from weightloom.training.plan import partition
-from weightloom.training.progress import Bar
-from weightloom.training.report import Record, Report
 from weightloom.training.settings import Settings
 from weightloom.training.stack import own_tensors
 
@@ -32,10 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OnEvaluation", "train"]
 
-OnEvaluation = Callable[[int, list[dict[str, float]]], None]
-"""(steps made, the new values of each member's curves: none for who is not being trained)"""
 
-# Saving may take no more than this share of the time, whatever `checkpoint_every` says (but 0).
+OnEvaluation = Callable[[int, list[dict[str, float]]], None]
+
+
+"""(steps made, the new values of each member's curves; empty for members not in training)"""
+
+
+# Saving takes at most this share of the time, unless `checkpoint_every` is 0.
 SAVING = 0.1
 
 
@@ -47,18 +50,18 @@ def train(
     progress: bool | str = False,
     on_evaluation: OnEvaluation | None = None,
 ) -> list[Report]:
-    """Train each member's model; what happened to each.
+    """Train each member's model in place; returns one report for each.
 
     Members of one architecture and the same shapes are trained at once, as one batched
-    computation, equal to separate runs within rounding (but for the noise of dropout, which is
-    drawn for all of them together). What cannot be batched is trained one after the other, with a
-    `SlowPathWarning`. The result depends on the members and settings alone, not on the random
-    state around it.
+    computation, equal to separate runs up to rounding (except for dropout, which samples its noise
+    for all of them together). Members that cannot be batched are trained one after the other, with
+    a `SlowPathWarning`. The result depends only on the members and settings, not on the global
+    random state.
 
-    A member whose loss or gradient is no longer finite stops and says where; the others go on.
-    Ctrl-C ends training, not the program: models keep the steps they have made, and reports say
-    "interrupted". With ``checkpoint``, calling again with the same members goes on from there, to
-    the last bit as if nothing had happened; so it does after a crash, or SIGKILL.
+    A member whose loss or gradient is not finite stops, and its report says where; the others go
+    on. Ctrl-C ends training, not the program: models keep the steps they have made, and reports say
+    "interrupted". With ``checkpoint``, calling again with the same members resumes from there, bit
+    for bit as if there had been no interruption; also after a crash or SIGKILL.
 
     >>> from weightloom import mlp
     >>> from weightloom.training import Member, Settings, Split
@@ -72,14 +75,21 @@ def train(
     ready = placed(list(members), fabric, settings)
     models = [member.model for member in members]
     path = None if checkpoint is None else Path(checkpoint)
-    with own_random_state(fabric.device), _kept(models), _Interrupts() as interrupts:
-        session = _Session(ready, settings, fabric, path, progress, on_evaluation, interrupts)
+    with (
+        own_random_state(fabric.device),
+        modes_restored(*models),
+        unguarded(models),
+        _Interrupts() as interrupts,
+    ):
+        session = _TrainingSession(
+            ready, settings, fabric, path, progress, on_evaluation, interrupts
+        )
         return session.run()
 
 
 @dataclass
-class _Session:
-    """One call of `train`: the groups in turn, and the file that remembers them."""
+class _TrainingSession:
+    """One call of `train`: the groups in turn, and the checkpoint."""
 
     members: list[Member]
     settings: Settings
@@ -88,18 +98,18 @@ class _Session:
     progress: bool | str
     on_evaluation: OnEvaluation | None
     interrupts: _Interrupts
-    records: list[Record] = field(default_factory=list)
+    records: list[TrainingRecord] = field(default_factory=list)
     groups: list[list[int]] = field(default_factory=list)
     at: int = 0
 
     def run(self) -> list[Report]:
-        saved = self._recall()
+        saved = self._resume()
         self.saved, self.pause = time.monotonic(), self.settings.checkpoint_every
         rows = [len(self.members[group[0]].train) for group in self.groups]
         lengths = [self.settings.epochs * -(-n // min(n, self.settings.batch_size)) for n in rows]
         done = sum(lengths[: self.at]) + (saved.about["engine"]["step"] if saved else 0)
         quiet = self.fabric.global_rank > 0
-        self.bar = Bar(False if quiet else self.progress, sum(lengths), done)
+        self.bar = ProgressBar(False if quiet else self.progress, sum(lengths), done)
         try:
             while self.at < len(self.groups) and not self.interrupts.pressed:
                 self._train_group(saved)
@@ -109,18 +119,18 @@ class _Session:
         self.fabric.barrier()
         return [record.report() for record in self.records]
 
-    def _recall(self) -> files.Snapshot | None:
-        """Begin, or begin where the checkpoint ends."""
+    def _resume(self) -> files.Snapshot | None:
+        """Start from the beginning, or from the checkpoint."""
         self.belongs = files.describe(self.members, self.settings)
         saved = None if self.path is None else files.read(self.path, self.belongs, self.members)
         if saved is None:
-            self.records = [Record() for _ in self.members]
+            self.records = [TrainingRecord() for _ in self.members]
             objective = OBJECTIVES[self.settings.objective]
             self.groups = partition(
                 self.members, objective, self.settings.batch_size, true_dtype(self.settings)
             )
             return None
-        self.records = [Record.of(plain) for plain in saved.about["records"]]
+        self.records = [TrainingRecord.of(plain) for plain in saved.about["records"]]
         self.groups, self.at = saved.about["groups"], saved.about["at"]
         for number, member in enumerate(self.members):
             if self.records[number].status != "running":
@@ -130,7 +140,9 @@ class _Session:
     def _train_group(self, saved: files.Snapshot | None) -> None:
         numbers = self.groups[self.at]
         active = None if saved is None else saved.about["engine"]["active"]
-        engine = Engine(self.members, numbers, self.records, self.settings, self.fabric, active)
+        engine = TrainingEngine(
+            self.members, numbers, self.records, self.settings, self.fabric, active
+        )
         if saved is not None:
             engine.load(saved.tensors, saved.about["engine"])
         try:
@@ -144,30 +156,31 @@ class _Session:
             if self.interrupts.count > 1:
                 raise
             self.interrupts.count += 1
-            if engine.whole:
+            if engine.consistent:
                 self._save(engine)
         finally:
             engine.finish(None)
 
-    def _steps(self, engine: Engine) -> None:
+    def _steps(self, engine: TrainingEngine) -> None:
         while engine.active and engine.step < engine.steps:
             before = engine.step
             engine.advance()
             if engine.step > before:
-                self.bar.step(engine.shown)
+                self.bar.step(engine.status_text)
                 if engine.active and engine.due:
-                    self._tell(engine.step, engine.evaluate())
+                    self._notify(engine.step, engine.evaluate())
             if self._pressed():
                 return
             if self._save_is_due():
                 self._save(engine)
 
-    def _tell(self, step: int, noted: dict[int, dict[str, float]]) -> None:
+    def _notify(self, step: int, noted: dict[int, dict[str, float]]) -> None:
+        """Call the caller's ``on_evaluation``."""
         if self.on_evaluation is None or self.fabric.global_rank > 0:
             return
         try:
             self.on_evaluation(step, [noted.get(n, {}) for n in range(len(self.members))])
-        except KeyboardInterrupt:  # counts as Ctrl-C: the other processes have to hear of it
+        except KeyboardInterrupt:  # counts as Ctrl-C, so that the other processes stop too
             if self.interrupts.count > 1:
                 raise
             self.interrupts.count += 1
@@ -185,7 +198,7 @@ class _Session:
     def _save_is_due(self) -> bool:
         return self.path is not None and time.monotonic() - self.saved >= self.pause
 
-    def _save(self, engine: Engine) -> None:
+    def _save(self, engine: TrainingEngine) -> None:
         if self.path is None or self.fabric.global_rank > 0:
             return
         started = time.monotonic()
@@ -199,7 +212,7 @@ class _Session:
                 tensors.update({f"weights/{number}/{name}": own[name] for name in own})
         about: dict[str, Any] = {
             "groups": self.groups,
-            "at": self.at + (not engine.active),  # a group that is done is not begun again
+            "at": self.at + (not engine.active),  # a finished group is not started again
             "engine": engine.plain() if engine.active else None,
             "records": [record.plain() for record in self.records],
         }
@@ -215,20 +228,49 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], prefix: str) -> None:
         tensor.copy_(tensors[prefix + name])
 
 
-@contextmanager
-def _kept(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Models are in the mode they were in afterwards, and look at their weights as before."""
-    modes = {module: module.training for model in models for module in model.modules()}
-    try:
-        with unguarded(models):
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+class ProgressBar:
+    """A bar with rate and remaining time. It reads the loss only when it is redrawn."""
+
+    def __init__(self, show: bool | str, total: int, done: int) -> None:
+        self._bar: Any = None
+        self._next = 0.0
+        if show is False:
+            return
+        from tqdm import tqdm
+
+        # A log file gets a line every few seconds instead of ten a second.
+        self._pause = 0.1 if sys.stderr.isatty() else 10.0
+        self._bar = tqdm(
+            total=total,
+            initial=done,
+            desc=show if isinstance(show, str) else "training",
+            unit="step",
+            mininterval=self._pause,
+            dynamic_ncols=True,
+        )
+
+    def step(self, text: Callable[[], str]) -> None:
+        """Count one step; ``text`` returns what is shown behind the bar."""
+        if self._bar is None:
+            return
+        if time.monotonic() >= self._next:
+            self._bar.set_postfix_str(text(), refresh=False)
+            self._next = time.monotonic() + self._pause
+        self._bar.update()
+
+    def skip(self, steps: int) -> None:
+        """Subtract steps that will not be made, because all members have stopped."""
+        if self._bar is not None and steps:
+            self._bar.total -= steps
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.refresh()
+            self._bar.close()
 
 
 class _Interrupts:
-    """Ctrl-C once: remember it, so that training stops between two steps. Twice: at once."""
+    """Ctrl-C once: training stops after the current step. Twice: it stops immediately."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Where training runs: Lightning Fabric with the precision, device and processes asked for."""
+"""Where training runs: Lightning Fabric with the given precision, device and processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import MissingDependencyError, TrainingError
-from weightloom.training.data import Member, Split
+from weightloom.training.members import Member, Split
 from weightloom.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def true_dtype(settings: Settings) -> torch.dtype | None:
 def make_fabric(settings: Settings) -> Fabric:
     """Fabric, joined with the other processes if there are any."""
     try:
-        from lightning_fabric import Fabric  # heavy, and only wanted when something is trained
+        from lightning_fabric import Fabric  # slow to import, and only needed for training
     except ImportError as error:
         raise MissingDependencyError(
             f"training needs Lightning Fabric, which cannot be imported here ({error}); "
-            f"pip install 'weightloom[lab]'"
+            f"pip install 'weightloom[train]'"
         ) from error
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if settings.devices != here:
@@ -59,11 +59,11 @@ def make_fabric(settings: Settings) -> Fabric:
 
 
 def _join(fabric: Fabric) -> None:
-    """Join the other processes, and leave them before the interpreter is taken down.
+    """Join the other processes, and leave them before the interpreter shuts down.
 
-    Gloo's threads may hold the last reference to a tensor for a moment after the collective is
-    over. One that lets go of it while Python shuts down ends a finished run with SIGABRT. Lightning
-    leaves NCCL's groups only.
+    Gloo's threads may hold the last reference to a tensor for a moment after a collective. If they
+    release it while Python shuts down, a finished run ends with SIGABRT. Lightning destroys only
+    NCCL's groups.
     """
     joined_before = torch.distributed.is_initialized()
     fabric.launch()
@@ -79,7 +79,7 @@ def _leave() -> None:
 def placed(members: list[Member], fabric: Fabric, settings: Settings) -> list[Member]:
     """The members with their data on the device and in the type that the model will have.
 
-    What was one object stays one object, so shared data remain shared.
+    Shared tensors remain shared.
     """
     known: dict[int, Tensor] = {}
     dtype = true_dtype(settings)
@@ -105,7 +105,7 @@ def placed(members: list[Member], fabric: Fabric, settings: Settings) -> list[Me
 
 @contextmanager
 def own_random_state(device: torch.device) -> Iterator[None]:
-    """Draw what you like inside; the caller's random state is as before afterwards."""
+    """Restores the caller's random state afterwards."""
     index = torch.cuda.current_device() if device.type == "cuda" else None
     with torch.random.fork_rng(devices=[] if index is None else [index]):
         yield

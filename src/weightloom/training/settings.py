@@ -1,4 +1,4 @@
-"""How to train: plain values, checked once, all problems said at once."""
+"""How to train: plain values, checked once, with all problems in one error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from weightloom.errors import TrainingError
-from weightloom.training.objectives import OBJECTIVES
-from weightloom.training.optimisers import OPTIMISERS, SCHEDULES
+from weightloom.training.choices import OBJECTIVES, OPTIMISERS, SCHEDULES
 
 __all__ = ["Settings"]
 
@@ -24,7 +23,7 @@ class Settings:
 
     ``optimiser_options`` go to torch.optim (adam's betas as ``beta1`` and ``beta2``).
     ``schedule`` "cosine" rises linearly over a tenth of all steps (at least 50, at most half of
-    them), then falls to nothing; "step" multiplies by ``factor`` after every ``every`` epochs.
+    them), then falls to zero; "step" multiplies by ``factor`` after every ``every`` epochs.
 
     >>> Settings(epochs=3, batch_size=20, optimiser="adam").learning_rate
     0.01
@@ -43,7 +42,7 @@ class Settings:
     evaluate_every: int | None = None
     """steps between evaluations; None: once per epoch. There is always one after the last step"""
     patience: int | None = None
-    """stop a member when its "validation" value has not improved in so many evaluations"""
+    """stop a member when its "validation" value has not improved in this many evaluations"""
     min_improvement: float = 0.01
     """what counts as improvement, relative to the best value so far"""
     checkpoint_every: float = 30.0
@@ -70,7 +69,7 @@ class Settings:
         yield from _named("schedule", self.schedule, self.schedule_options, SCHEDULES)
 
     def plain(self) -> dict[str, Any]:
-        """Everything that a result depends on, as JSON can hold it."""
+        """Everything that a result depends on, as JSON values."""
         kept = asdict(self)
         for name in ("checkpoint_every", "accelerator", "devices"):
             del kept[name]

@@ -1,8 +1,8 @@
 """Members as one module: one model as it is, or many with their parameters stacked.
 
 A stack holds every parameter of s models of one architecture as one tensor [s, ...]. Calling it is
-one batched computation: `torch.vmap` over `functional_call`. That is one `nn.Module`, so whatever
-takes modules (optimisers, Lightning Fabric, DDP) takes it.
+one batched computation: `torch.vmap` over `functional_call`. The stack is an `nn.Module`, so
+optimisers, Lightning Fabric and DDP can use it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from weightloom.errors import ShapeError
+from weightloom.hyper.rows.fused import under_autocast
+from weightloom.training.choices import Objective
 from weightloom.training.linear import LARGE, OrderedGradients
-from weightloom.training.objectives import Objective
-from weightloom.weights.fused import under_autocast
 
 __all__ = ["Group", "Single", "Stacked", "own_tensors"]
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """All that a model holds: parameters, and buffers whether they are saved or not."""
+    """All tensors of a model: parameters, and buffers, persistent or not."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -36,7 +36,7 @@ class Group(nn.Module):
     names: list[str]
     """of the trained parameters, in the order of `trained`"""
     losses: Tensor
-    """of the last forward pass, [s]: what Fabric hands on may have been cast to another type"""
+    """of the last forward pass, [s]; Fabric may return them in another type"""
 
     def __init__(self, objective: Objective) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Group(nn.Module):
 
     @abstractmethod
     def outputs(self, inputs: Sequence[Tensor], shared: Sequence[bool]) -> Tensor:
-        """What every member answers, [s, b, ...]."""
+        """Every member's output, [s, b, ...]."""
 
     @abstractmethod
     def named(self) -> Iterator[tuple[str, Tensor]]:
@@ -60,7 +60,7 @@ class Group(nn.Module):
 
     @abstractmethod
     def give_back(self, member: int, model: nn.Module) -> None:
-        """Write what one member has learned into ``model``."""
+        """Copy one member's weights into ``model``."""
 
     def samples(self, columns: Sequence[Tensor], shared: Sequence[bool]) -> Tensor:
         """The objective's value for each sample of each member, [s, b]."""
@@ -78,7 +78,7 @@ class Group(nn.Module):
     def forward(self, columns: Sequence[Tensor], shared: Sequence[bool], share: float) -> Tensor:
         """The mean loss of each member, [s], times ``share``, the part of the batch that is here.
 
-        The sum over processes is then the mean over the whole batch, however it was cut.
+        The sum over processes is then the mean over the whole batch.
         """
         losses = self.samples(columns, shared).mean(1)
         losses = losses if share == 1.0 else losses * share
@@ -113,7 +113,7 @@ class Single(Group):
         self.model.train(train)
 
     def give_back(self, member: int, model: nn.Module) -> None:
-        """The model has learned in place; it gets back the types and devices it came with."""
+        """The model was trained in place; restore the types and devices it had."""
         for name, tensor in own_tensors(self.model).items():
             dtype, device = self._types[name]
             tensor.grad = None
@@ -122,13 +122,13 @@ class Single(Group):
 
 
 class Stacked(Group):
-    """Many members of one architecture. ``template`` is run with everybody's tensors."""
+    """Many members of one architecture. ``template`` is called with every member's tensors."""
 
     def __init__(
         self, template: nn.Module, tensors: dict[str, Tensor], objective: Objective
     ) -> None:
         super().__init__(objective)
-        # Hidden in a tuple: as a submodule its own parameters would be trained too.
+        # In a tuple: as a submodule its own parameters would be trained too.
         self._template = (template,)
         wanted = {name for name, p in template.named_parameters() if p.requires_grad}
         self.names = [name for name in tensors if name in wanted]
@@ -144,8 +144,8 @@ class Stacked(Group):
 
     @classmethod
     def of(cls, models: Sequence[nn.Module], objective: Objective) -> Stacked:
-        every = [own_tensors(model) for model in models]
-        tensors = {name: torch.stack([one[name].detach() for one in every]) for name in every[0]}
+        each = [own_tensors(model) for model in models]
+        tensors = {name: torch.stack([own[name].detach() for own in each]) for name in each[0]}
         return cls(models[0], tensors, objective)
 
     @property
@@ -156,14 +156,14 @@ class Stacked(Group):
         (template,) = self._template
         state: dict[str, Tensor] = {name: getattr(self, key) for name, key in self._keys.items()}
 
-        def one(state: dict[str, Tensor], *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        def one_member(state: dict[str, Tensor], *inputs: Tensor) -> tuple[Any, dict[str, Tensor]]:
             state = dict(state)
             output = functional_call(template, state, inputs)  # leaves in state what it changed
             return output, {name: state[name] for name in changing}
 
         changing = [name for name, key in self._keys.items() if key in self._buffers]
         dims = tuple(None if common else 0 for common in shared)
-        mapped = vmap(one, in_dims=(0, *dims), randomness="different")
+        mapped = vmap(one_member, in_dims=(0, *dims), randomness="different")
         with OrderedGradients() if self._large and not under_autocast(inputs[0]) else nullcontext():
             output, changed = mapped(state, *inputs)
         if template.training:
@@ -184,14 +184,14 @@ class Stacked(Group):
         return Stacked(self._template[0], tensors, self.objective)
 
     def give_back(self, member: int, model: nn.Module) -> None:
-        mine = own_tensors(model)
+        own = own_tensors(model)
         with torch.no_grad():
             for name, tensor in self.named():
-                mine[name].copy_(tensor[member])
+                own[name].copy_(tensor[member])
 
 
 @torch.no_grad()
 def _keep(buffer: Tensor, value: Tensor) -> None:
-    """Store what a buffer has become, unless it was changed in place."""
+    """Store the new value of a buffer, unless it was changed in place."""
     if value.data_ptr() != buffer.data_ptr():
         buffer.copy_(value)

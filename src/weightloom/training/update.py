@@ -1,4 +1,4 @@
-"""One step of a group's optimiser: clipping by each member's norm, a learning rate for each."""
+"""A group's optimiser: each member has its own learning rate and clipped gradient norm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from weightloom.training.optimisers import make_optimiser
+from weightloom.training.choices import make_optimiser
 from weightloom.training.settings import Settings
 from weightloom.training.stack import Group, Stacked
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Update", "rows_of"]
 
 State = dict[nn.Parameter, dict[str, Any]]
-"""what an optimiser remembers of each parameter"""
+"""the state of an optimiser for each parameter"""
 
 
 class Update:
@@ -37,21 +37,21 @@ class Update:
         self.optimiser = make_optimiser(
             settings.optimiser, group.trained, settings.optimiser_options
         )
-        for parameter, mine in (state or {}).items():
-            self.optimiser.state[parameter] = mine
+        for parameter, values in (state or {}).items():
+            self.optimiser.state[parameter] = values
         group.mode(train=True)
         self.module, self._fabric_optimiser = fabric.setup(group, self.optimiser)
         self._rate = max(rates)
         self._ratios: list[Tensor] | None = None
         if len(set(rates)) > 1:
-            # Every update here is linear in the learning rate: a share of the step is the step
-            # at that share of the rate.
+            # Updates are linear in the learning rate: a share of the step is the step at that
+            # share of the rate.
             shares = torch.tensor([rate / self._rate for rate in rates], dtype=torch.float64)
             self._ratios = [_over(shares.to(p), p) for p in group.trained]
             self._before = [torch.empty_like(p) for p in group.trained]
 
-    def forget(self) -> None:
-        """Drop the gradients of the step before."""
+    def zero_grad(self) -> None:
+        """Clear the gradients of the last step."""
         self.optimiser.zero_grad()
 
     def step(self, factor: float) -> None:
@@ -98,19 +98,19 @@ class Update:
         }
 
     def select(self, kept: Group, keep: Tensor) -> State:
-        """What the optimiser remembers of the members ``keep``, for their new group ``kept``."""
-        found: State = {}
+        """The state of the members ``keep``, by parameter of their new group ``kept``."""
+        selected: State = {}
         for before, after in zip(self.group.trained, kept.trained, strict=True):
-            found[after] = {
+            selected[after] = {
                 key: value.index_select(0, keep)
                 if isinstance(value, Tensor) and value.shape == before.shape
                 else value
                 for key, value in self.optimiser.state.get(before, {}).items()
             }
-        return found
+        return selected
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the optimiser remembers, by "key/parameter"."""
+        """The optimiser's state, by "key/parameter"."""
         return {
             f"{key}/{name}": value
             for name, parameter in zip(self.group.names, self.group.trained, strict=True)
@@ -119,7 +119,7 @@ class Update:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Remember what another one did, whose `tensors` these were."""
+        """Restore the state that `tensors` returned."""
         by_name = dict(zip(self.group.names, self.group.trained, strict=True))
         for stored, value in tensors.items():
             key, name = stored.split("/", 1)

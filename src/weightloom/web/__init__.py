@@ -1,20 +1,23 @@
-"""The local page: it reads models and the store, and computes nothing of its own."""
+"""The local page of ``weightloom serve``: a FastAPI application and its static files.
+
+The page computes nothing of its own: tabs call the library in a worker process.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from weightloom.errors import MissingDependencyError
-from weightloom.web.settings import Settings
+from weightloom.web.context import PageSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["Settings", "create_app"]
+__all__ = ["PageSettings", "create_app"]
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The page as an ASGI application; its workers live from its start-up to its shutdown."""
+def create_app(settings: PageSettings) -> FastAPI:
+    """The page as an ASGI application; its workers run from start-up to shutdown."""
     try:
         from weightloom.web import app
     except ModuleNotFoundError as error:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,18 +14,14 @@ from starlette.exceptions import HTTPException
 
 import weightloom
 from weightloom.errors import WeightloomError
-from weightloom.web.context import Context
+from weightloom.web.context import STATIC, Context, PageSettings
 from weightloom.web.guard import Guard
-from weightloom.web.settings import Settings
-from weightloom.web.tabs import TABS
+from weightloom.web.tabs import Tab, find_tabs
 from weightloom.web.worker import RefusedError, WorkerError
 
 __all__ = ["create_app"]
 
-STATIC = Path(__file__).parent / "static"
-log = logging.getLogger(__name__)
-
-#: FastAPI can send traces elsewhere if the environment says so; nothing leaves the machine here.
+#: FastAPI can send traces if the environment says so; here nothing leaves the machine.
 NO_TELEMETRY: Any = {
     "tracing": False,
     "metrics": False,
@@ -37,8 +30,8 @@ NO_TELEMETRY: Any = {
 }
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The page as an ASGI application; its workers live from its start-up to its shutdown."""
+def create_app(settings: PageSettings) -> FastAPI:
+    """The page as an ASGI application; its workers run from start-up to shutdown."""
     context = Context(settings)
 
     @asynccontextmanager
@@ -49,7 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
         finally:
             context.close()
 
-    # No generated documentation: its pages load scripts from elsewhere.
+    # No generated documentation: its pages load scripts from other hosts.
     app = FastAPI(
         title="weightloom",
         version=weightloom.__version__,
@@ -60,10 +53,10 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry=NO_TELEMETRY,
     )
     app.state.context = context
-    for tab in TABS:
-        module = importlib.import_module(f"weightloom.web.tabs.{tab}")
-        app.include_router(module.router(context), prefix=f"/api/{tab}")
-    app.add_exception_handler(WeightloomError, _told)
+    tabs = find_tabs()
+    for tab in tabs:
+        _mount(app, tab, context)
+    app.add_exception_handler(WeightloomError, _library_error)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(WorkerError, _failed)
     app.add_exception_handler(HTTPException, _http)
@@ -76,17 +69,27 @@ def create_app(settings: Settings) -> FastAPI:
 
     @app.get("/api/about")
     async def about() -> dict[str, Any]:
-        return {"version": weightloom.__version__, "tabs": list(TABS)}
+        return {
+            "version": weightloom.__version__,
+            "tabs": [{"name": t.name, "title": t.title, "script": t.script} for t in tabs],
+        }
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+def _mount(app: FastAPI, tab: Tab, context: Context) -> None:
+    app.include_router(tab.router(context), prefix=f"/api/{tab.name}")
+    if tab.static is not None:
+        folder = StaticFiles(directory=tab.static)
+        app.mount(f"/static/tabs/{tab.name}", folder, name=f"static-{tab.name}")
 
 
 def _answer(status: int, text: str) -> JSONResponse:
     return JSONResponse({"error": text}, status_code=status)
 
 
-async def _told(request: Request, error: Exception) -> JSONResponse:
+async def _library_error(request: Request, error: Exception) -> JSONResponse:
     return _answer(422, str(error))
 
 
@@ -95,7 +98,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    return _answer(500, "something went wrong here; the server's log says more")
+    return _answer(500, "an unexpected error on the server; its log has the details")
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -105,7 +108,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """Which field was wrong, and what was wanted; what was sent is not repeated."""
+    """Which field was wrong and what was expected; the value that was sent is not repeated."""
     problems = error.errors() if isinstance(error, RequestValidationError) else []
     texts = [
         f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'the request'}: {problem['msg']}"

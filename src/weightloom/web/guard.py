@@ -1,4 +1,4 @@
-"""Who may ask, how much a request may carry, and what every response says to the browser."""
+"""Middleware: who may send requests, how large they may be, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weightloom.web.settings import LOOPBACK, Settings
+from weightloom.web.context import LOOPBACK, PageSettings
 
 __all__ = ["POLICY", "Guard"]
 
@@ -30,8 +30,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-#: After a body was found too large, this much more is read and thrown away: most clients look at
-#: the answer only when they have sent everything.
+#: After a body turned out too large, this much more is read and discarded: most clients read the
+#: answer only after they have sent everything.
 DRAIN = 64 * 10**6
 DRAIN_SECONDS = 5.0
 
@@ -41,17 +41,19 @@ class _TooLargeError(Exception):
 
 
 class Guard:
-    """Wraps the application. Only GET and POST; only this page's own origin; bodies are counted
-    as they arrive, whatever Content-Length says."""
+    """Accepts GET and POST from this page's own origin only, and limits the size of bodies.
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    Bodies are counted as they arrive; Content-Length is not trusted.
+    """
+
+    def __init__(self, app: ASGIApp, settings: PageSettings) -> None:
         self.app, self.settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no websockets here; closing is the answer
+        if scope["type"] != "http":  # there are no websockets here
             await send({"type": "websocket.close", "code": 1008})
             return
         request = _Request(scope, receive, send, self._limit(scope["path"]))
@@ -65,7 +67,7 @@ class Guard:
             pass
         except Exception:
             log.exception("%s %s", scope["method"], scope["path"])
-            await request.answer(500, "something went wrong here; the server's log says more")
+            await request.answer(500, "an unexpected error on the server; its log has the details")
         if request.too_large:
             await request.drain()
             await request.answer(413, _too_large(request.limit))
@@ -78,11 +80,11 @@ class Guard:
         host = headers.get("host", "")
         if not self.settings.any_host and _hostname(host) not in LOOPBACK:
             return 421, (
-                f"this page answers to localhost only, and was called {host[:100]!r}; start it "
+                f"this page answers requests for localhost only, not for {host[:100]!r}; start it "
                 f"with --host to serve other names"
             )
         if method not in ("GET", "POST"):
-            return 405, f"{method[:20]} is not used here; GET and POST are"
+            return 405, f"{method[:20]} is not supported here; use GET or POST"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return 403, "the request comes from another site's page"
@@ -96,7 +98,7 @@ class Guard:
 
 
 class _Request:
-    """One request's receive and send: counts what arrives, adds headers to what leaves."""
+    """Receive and send of one request: counts incoming bytes, adds headers to the response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         self.limit, self.too_large = limit, False
@@ -121,7 +123,7 @@ class _Request:
 
     async def send(self, message: Message) -> None:
         if self.too_large and not self._started:
-            return  # whatever the application makes of it, the answer is 413
+            return  # the answer is 413, whatever the application sends
         if message["type"] == "http.response.start":
             self._started = True
             headers = MutableHeaders(scope=message)
@@ -131,7 +133,7 @@ class _Request:
         await self._send(message)
 
     async def drain(self) -> None:
-        """Read the rest of the body, within reason, and forget it."""
+        """Read and discard the rest of the body, up to a limit."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._drain(), DRAIN_SECONDS)
 
@@ -166,4 +168,4 @@ def _hostname(host: str) -> str | None:
 
 
 def _too_large(limit: int) -> str:
-    return f"the request is larger than {limit / 1e6:g} MB, which is the most that is read here"
+    return f"the request is larger than the limit of {limit / 1e6:g} MB"

@@ -1,7 +1,7 @@
-"""Work in a process of its own: it may be slow, run out of memory or be killed; the page stays.
+"""Tasks in a process of their own, so that a slow, killed or out-of-memory task leaves the page up.
 
-One process per `Worker`, one piece of work at a time, a bounded queue before it. `multiprocessing`
-and not `ProcessPoolExecutor`, which cannot stop a piece of work that has begun.
+One process per `Worker`, one task at a time, with a bounded queue. Built on `multiprocessing`,
+because `ProcessPoolExecutor` cannot stop a task that has started.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ Report = Callable[[Any], None]
 
 
 class RefusedError(Exception):
-    """Work that was not done, though the request was fine; ``status`` is HTTP's."""
+    """A valid request that was not carried out; ``status`` is the HTTP status."""
 
     status = 503
 
 
 class BusyError(RefusedError):
-    """Too much work is waiting already."""
+    """Too many tasks are waiting."""
 
     status = 429
 
 
 class WorkerDiedError(RefusedError):
-    """The process ended in the middle of this piece of work."""
+    """The process ended during this task."""
 
 
 class TooSlowError(RefusedError):
-    """The work took longer than it may; its process was ended."""
+    """The task exceeded its time limit; its process was ended."""
 
 
 class WorkerError(Exception):
-    """An exception that nobody foresaw; what happened is in the log."""
+    """An unexpected exception in the worker; the log has the traceback."""
 
 
 class Worker:
-    """Runs functions in one other process, in turn.
+    """Runs functions in another process, one after the other.
 
-    ``seconds``: how long a piece of work may take; ``queue``: how many may wait.
+    ``seconds``: time limit of one task; ``queue``: how many tasks may wait.
     """
 
     def __init__(self, name: str, *, seconds: float, queue: int) -> None:
@@ -65,28 +65,28 @@ class Worker:
         self._lock = threading.Lock()  # around starting and ending the process
         self._process: Any = None
         self._pipe: Connection | None = None
-        # One thread talks to the process: what it is handed meanwhile waits in order.
+        # One thread talks to the process; further tasks wait in order.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"weightloom-{name}")
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None before the first piece of work and after an end."""
+        """Process id; None before the first task and after the process has ended."""
         process = self._process
         return process.pid if process is not None and process.is_alive() else None
 
     async def run(
         self, function: Callable[..., Any], *arguments: Any, report: Report | None = None
     ) -> Any:
-        """What ``function(*arguments)`` returns there. Both must be picklable, so the function is
-        one at the top of a module.
+        """What ``function(*arguments)`` returns in the worker process.
 
-        With ``report``, the function gets one more argument, which it may call with anything as
-        often as it likes; each arrives at ``report``, in another thread.
+        The function must be picklable: one at the top level of a module. With ``report``, it gets
+        one more argument, a callable; each value it is called with is passed to ``report``, in
+        another thread.
         """
         if self._waiting > self.queue:
             raise BusyError(
-                f"{self.queue} requests are waiting already; try again in a moment (the page works "
-                f"on one at a time)"
+                f"{self.queue} requests are waiting already; try again in a moment (the page "
+                f"answers one at a time)"
             )
         self._waiting += 1
         try:
@@ -96,11 +96,11 @@ class Worker:
             self._waiting -= 1
 
     def start(self) -> None:
-        """Start the process now, so that the first piece of work need not wait for imports."""
+        """Start the process now, so that the first task need not wait for imports."""
         self._thread.submit(self._connected)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, also in the middle of a task."""
         self._closed = True
         self._end()
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -111,12 +111,12 @@ class Worker:
                 raise WorkerDiedError("the page is shutting down")
             if self._process is None or not self._process.is_alive() or self._pipe is None:
                 context = multiprocessing.get_context("spawn")
-                self._pipe, theirs = context.Pipe()
+                self._pipe, worker_end = context.Pipe()
                 self._process = context.Process(
-                    target=_serve, args=(theirs,), name=f"weightloom-{self.name}", daemon=True
+                    target=_serve, args=(worker_end,), name=f"weightloom-{self.name}", daemon=True
                 )
                 self._process.start()
-                theirs.close()  # so that its end is noticed here
+                worker_end.close()  # otherwise the end of the process would go unnoticed here
             return self._pipe
 
     def _end(self) -> None:
@@ -145,7 +145,7 @@ class Worker:
                     )
                 kind, content = pipe.recv()
                 if kind != "report":
-                    return _opened(kind, content)
+                    return _unpack(kind, content)
                 if report is not None:
                     report(content)
         except (EOFError, OSError) as error:
@@ -157,33 +157,34 @@ class Worker:
             ) from error
 
 
-def _opened(kind: str, content: Any) -> Any:
+def _unpack(kind: str, content: Any) -> Any:
+    """The returned value, or the exception that was raised in the worker."""
     if kind == "done":
         return content
-    if kind == "told":
+    if kind == "explained":
         raise WeightloomError(content)
     log.error("in a worker:\n%s", content)
     raise WorkerError(content)
 
 
 def _serve(pipe: Connection) -> None:
-    """The other process: take a function, call it, send back what it returned or raised."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    """The worker process: receive a function, call it, send back its value or its exception."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C
     import torch
 
     torch.set_num_threads(1)
     while True:
         try:
             function, arguments, reports = pipe.recv()
-        except EOFError:  # the server is gone
+        except EOFError:  # the server has ended
             return
         more = (lambda content: pipe.send(("report", content)),) if reports else ()
         try:
             answer = ("done", function(*arguments, *more))
         except WeightloomError as error:
-            answer = ("told", str(error))
+            answer = ("explained", str(error))
         except MemoryError:
-            answer = ("told", "there is not enough memory for this; ask for less")
+            answer = ("explained", "there is not enough memory for this; ask for less")
         except Exception:
             answer = ("failed", traceback.format_exc())
         try:

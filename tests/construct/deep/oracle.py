@@ -32,11 +32,11 @@ def difference_product(x, y, i):
     return squares(np.abs(x + y) / 2, i) - squares(np.abs(x - y) / 2, i)
 
 
-def run(made, points):
+def run(certified, points):
     """The network at points (anything that numpy understands), as a numpy array [n, outputs]."""
-    dtype = next(made.network.parameters()).dtype
+    dtype = next(certified.network.parameters()).dtype
     with torch.no_grad():
-        return made.network(torch.as_tensor(points).to(dtype)).double().numpy()
+        return certified.network(torch.as_tensor(points).to(dtype)).double().numpy()
 
 
 def grid(n, d, low=0.0, high=1.0):

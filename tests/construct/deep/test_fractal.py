@@ -21,14 +21,14 @@ X = np.random.default_rng(0).random((4000, 1))
 @pytest.mark.parametrize("units", [2, 3])
 @pytest.mark.parametrize("power", [1, 2, 5, 30])
 def test_delta_is_exact(power, units):
-    made = delta(power, units=units)
+    certified = delta(power, units=units)
     x = np.concatenate([X, [[0.0], [1.0], [0.5]]])
     if units == 3:
         x = 3 * x - 1
-    assert (run(made, x)[:, 0] == by_definition(x[:, 0], power)).all()
-    assert (made.nodes, made.layers) == (units * power, power + 1)
-    assert made.error_bound == 0.0
-    assert made.verify().error == 0.0
+    assert (run(certified, x)[:, 0] == by_definition(x[:, 0], power)).all()
+    assert (certified.nodes, certified.layers) == (units * power, power + 1)
+    assert certified.error_bound == 0.0
+    assert certified.verify().error == 0.0
 
 
 def test_two_units_are_not_enough_beyond_one():
@@ -55,9 +55,9 @@ def test_teeth():
 
 
 def test_single_precision_counts_the_rounding_of_the_input():
-    made = delta(10, dtype=torch.float32)
-    assert made.error_bound == 2**10 * 2.0**-24
-    assert 0 < made.verify().error <= made.error_bound
+    certified = delta(10, dtype=torch.float32)
+    assert certified.error_bound == 2**10 * 2.0**-24
+    assert 0 < certified.verify().error <= certified.error_bound
 
 
 def test_viral_copies():
@@ -69,38 +69,40 @@ def test_viral_copies():
         symmetric[0].bias.copy_(torch.tensor([-0.7, 0.3]))
         symmetric[2].weight.copy_(torch.tensor([[1.5, 1.5]]))
         symmetric[2].bias.fill_(-0.2)
-    made = viral(symmetric, power)
+    certified = viral(symmetric, power)
     part = X * 2**power % 1
-    assert np.allclose(run(made, X), symmetric(torch.tensor(part)).detach().numpy(), atol=1e-13)
-    assert made.verify().error <= made.error_bound < 1e-13
-    assert (made.nodes, made.layers) == (2 * power + 2, power + 2)
+    assert np.allclose(
+        run(certified, X), symmetric(torch.tensor(part)).detach().numpy(), atol=1e-13
+    )
+    assert certified.verify().error <= certified.error_bound < 1e-13
+    assert (certified.nodes, certified.layers) == (2 * power + 2, power + 2)
 
 
 def test_viral_mirrors_what_is_not_symmetric():
-    made = viral(square(5), 2)
+    certified = viral(square(5), 2)
     x = np.array([[0.1], [0.35]])  # in a rising branch and in a falling one
-    assert np.allclose(run(made, x)[:, 0], [0.4**2, 0.6**2], atol=4.0**-6)
+    assert np.allclose(run(certified, x)[:, 0], [0.4**2, 0.6**2], atol=4.0**-6)
 
 
 def test_viral_keeps_certificates():
     inner = square(4)
-    made = viral(inner, 6)
-    assert inner.error_bound <= made.error_bound <= inner.error_bound * (1 + 1e-9)
-    assert made.verify().error > 0.99 * made.error_bound
+    certified = viral(inner, 6)
+    assert inner.error_bound <= certified.error_bound <= inner.error_bound * (1 + 1e-9)
+    assert certified.verify().error > 0.99 * certified.error_bound
     with torch.no_grad():
-        made.network[-1].bias += 1e-3
+        certified.network[-1].bias += 1e-3
     with pytest.raises(CertificateError, match="was certified"):
-        made.verify()
+        certified.verify()
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5, 8, 11])
 def test_parity_of_all_signs(d):
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=d)))
     for dtype in (torch.float64, torch.float32):
-        made = parity(d, dtype=dtype)
-        assert (run(made, signs)[:, 0] == signs.prod(-1)).all()
-        assert made.nodes == 2 * max(1, int(np.ceil(np.log2(d))))
-        made.verify(points=2000, rounds=3)
+        certified = parity(d, dtype=dtype)
+        assert (run(certified, signs)[:, 0] == signs.prod(-1)).all()
+        assert certified.nodes == 2 * max(1, int(np.ceil(np.log2(d))))
+        certified.verify(points=2000, rounds=3)
 
 
 def test_printed_parity_is_right_for_56_of_256():
@@ -115,11 +117,11 @@ def test_printed_parity_is_right_for_56_of_256():
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 12])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_bits_of_all_numbers(count, dtype):
-    made = bits(count, dtype=dtype)
+    certified = bits(count, dtype=dtype)
     m = np.arange(2**count)
     want = m[:, None] >> np.arange(count)[::-1] & 1
-    assert (run(made, (m / 2**count)[:, None]) == want).all()
-    assert made.verify(points=2000, rounds=3).error <= made.error_bound < 0.5
+    assert (run(certified, (m / 2**count)[:, None]) == want).all()
+    assert certified.verify(points=2000, rounds=3).error <= certified.error_bound < 0.5
 
 
 def test_bits_between_the_numbers_are_interpolated():
@@ -131,8 +133,8 @@ def test_bits_between_the_numbers_are_interpolated():
 @pytest.mark.parametrize("make", [delta, parity, bits, square])
 def test_sparse_and_dense_are_the_same(make):
     dense, sparse = make(6), make(6, sparse=True)
-    assert all(isinstance(one, nn.Linear | nn.ReLU) for one in dense.network)
-    assert any(isinstance(one, SparseLinear) for one in sparse.network)
+    assert all(isinstance(layer, nn.Linear | nn.ReLU) for layer in dense.network)
+    assert any(isinstance(layer, SparseLinear) for layer in sparse.network)
     x = np.random.default_rng(1).random((100, dense.domain.dims))
     assert np.allclose(run(dense, x), run(sparse, x), atol=1e-13)
     assert measure(dense.network) == measure(sparse.network)
@@ -140,10 +142,10 @@ def test_sparse_and_dense_are_the_same(make):
 
 def test_gradients_are_those_of_delta():
     x = torch.tensor([[0.03], [0.33]], dtype=torch.float64, requires_grad=True)
-    made = delta(4)
-    made.network(x).sum().backward()
+    certified = delta(4)
+    certified.network(x).sum().backward()
     assert x.grad.flatten().tolist() == [16.0, -16.0]
-    assert all(p.grad is not None for p in made.network.parameters())
+    assert all(p.grad is not None for p in certified.network.parameters())
 
 
 @pytest.mark.parametrize(

@@ -34,58 +34,58 @@ from weightloom.errors import CertificateError, ConfigError
 
 @pytest.mark.parametrize("i", [1, 2, 3, 8, 12])
 def test_square(i):
-    made = square(i)
+    certified = square(i)
     x = grid(4001, 1)
-    assert np.allclose(run(made, x)[:, 0], squares(x[:, 0], i), atol=1e-14)
-    assert (made.nodes, made.layers) == (3 * i - 1, i + 1)  # i hidden layers
-    assert made.nonzeros == 8 * i - 3 if i > 1 else made.nonzeros == 5
+    assert np.allclose(run(certified, x)[:, 0], squares(x[:, 0], i), atol=1e-14)
+    assert (certified.nodes, certified.layers) == (3 * i - 1, i + 1)  # i hidden layers
+    assert certified.nonzeros == 8 * i - 3 if i > 1 else certified.nonzeros == 5
     halfway = torch.tensor([[2.0 ** -(i + 1)], [1 - 2.0 ** -(i + 1)]])
-    found = made.verify(extra=halfway)
-    assert found.error == pytest.approx(4.0 ** -(i + 1), rel=1e-9)
-    assert 4.0 ** -(i + 1) <= made.error_bound <= 4.0 ** -(i + 1) + 1e-13
+    result = certified.verify(extra=halfway)
+    assert result.error == pytest.approx(4.0 ** -(i + 1), rel=1e-9)
+    assert 4.0 ** -(i + 1) <= certified.error_bound <= 4.0 ** -(i + 1) + 1e-13
 
 
 def test_square_from_below_and_a_faulty_one():
     """h_i is never below x^2; a wrong weight is found."""
     x = grid(999, 1)
     assert (run(square(5), x) >= x**2 - 1e-15).all()
-    made = square(5)
+    certified = square(5)
     with torch.no_grad():
-        made.network[4].weight[0, 0] *= 1.01
+        certified.network[4].weight[0, 0] *= 1.01
     with pytest.raises(CertificateError, match="was certified"):
-        made.verify()
+        certified.verify()
 
 
 @pytest.mark.parametrize("eps", [0.3, 0.0625, 1e-3, 1e-9])
 def test_eps_chooses_the_least_depth(eps):
-    made = square(eps=eps)
-    i = made.layers - 1
+    certified = square(eps=eps)
+    i = certified.layers - 1
     assert 4.0 ** -(i + 1) <= eps * (1 + 1e-9)
     assert i == 1 or 4.0**-i > eps
-    assert product(eps=eps).layers == made.layers + 1
+    assert product(eps=eps).layers == certified.layers + 1
 
 
 def test_deep_squares_reach_rounding_and_say_so():
     for dtype, floor in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
-        made = square(30, dtype=dtype)
-        assert 4.0**-31 < made.error_bound < floor
-        made.verify()
+        certified = square(30, dtype=dtype)
+        assert 4.0**-31 < certified.error_bound < floor
+        certified.verify()
 
 
 @pytest.mark.parametrize("i", [1, 2, 6])
 def test_product(i):
-    made = product(i)
+    certified = product(i)
     p = grid(129, 2)
-    got = run(made, p)[:, 0]
+    got = run(certified, p)[:, 0]
     assert np.allclose(got, difference_product(p[:, 0], p[:, 1], i), atol=1e-14)
     assert np.abs(got - p.prod(-1)).max() <= 4.0 ** -(i + 1) + 1e-14
-    assert (made.nodes, made.layers) == (5 * i + 2, i + 2)  # i + 1 hidden layers
+    assert (certified.nodes, certified.layers) == (5 * i + 2, i + 2)  # i + 1 hidden layers
     assert got.min() >= -1e-15
     assert got.max() <= 1 + 1e-15
     edge = (p == 0).any(-1)
     assert np.abs(got[edge]).max() <= 1e-15
     halves = torch.tensor([[2.0**-i, 2.0**-i], [0.5, 2.0**-i]])
-    assert made.verify(extra=halves).error >= 0.9 * 4.0 ** -(i + 1)
+    assert certified.verify(extra=halves).error >= 0.9 * 4.0 ** -(i + 1)
 
 
 @pytest.mark.parametrize("i", [1, 3, 5])
@@ -125,11 +125,11 @@ def tree_nodes(k, count):
 
 @pytest.mark.parametrize(("k", "factors"), [(6, 8), (1, 2), (3, 3), (2, 5), (4, 7)])
 def test_multiply_sizes(k, factors):
-    made = multiply(k, factors)
-    assert made.nodes == tree_nodes(k, factors)
-    assert made.layers == (k + 1) * math.ceil(math.log2(factors)) + 1
-    assert made.error_bound == pytest.approx((factors - 1) * 4.0 ** -(k + 1), rel=1e-6)
-    made.verify(points=3000)
+    certified = multiply(k, factors)
+    assert certified.nodes == tree_nodes(k, factors)
+    assert certified.layers == (k + 1) * math.ceil(math.log2(factors)) + 1
+    assert certified.error_bound == pytest.approx((factors - 1) * 4.0 ** -(k + 1), rel=1e-6)
+    certified.verify(points=3000)
 
 
 def test_multiply_is_smaller_than_the_prototype():
@@ -140,32 +140,32 @@ def test_multiply_is_smaller_than_the_prototype():
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 8), st.integers(2, 9), st.integers(0, 10_000))
 def test_multiply_properties(k, factors, seed):
-    made = multiply(k, factors)
+    certified = multiply(k, factors)
     rng = np.random.default_rng(seed)
     x = rng.random((200, factors)) ** rng.choice([0.1, 0.5, 1.0])
-    got = run(made, x)[:, 0]
-    assert np.abs(got - x.prod(-1)).max() <= made.error_bound
+    got = run(certified, x)[:, 0]
+    assert np.abs(got - x.prod(-1)).max() <= certified.error_bound
     assert got.min() >= -1e-13
     assert got.max() <= 1 + 1e-13
     x[np.arange(200), rng.integers(0, factors, 200)] = 0.0
-    assert np.abs(run(made, x)).max() <= 1e-13
-    assert np.allclose(run(made, np.ones((1, factors))), 1.0, atol=1e-13)
+    assert np.abs(run(certified, x)).max() <= 1e-13
+    assert np.allclose(run(certified, np.ones((1, factors))), 1.0, atol=1e-13)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 6), st.integers(1, 4), st.integers(0, 1000))
 def test_monomials_properties(k, r, d, seed):
-    made = monomials(k, r, d)
+    certified = monomials(k, r, d)
     names = exponents(d, r)
     assert len(names) == math.comb(d + r, r) == len(set(names))
-    assert made.layers == 1 + (k + 1) * math.ceil(math.log2(r))
+    assert certified.layers == 1 + (k + 1) * math.ceil(math.log2(r))
     x = np.random.default_rng(seed).random((100, d))
     want = np.stack([(x ** np.array(alpha)).prod(-1) for alpha in names], -1)
-    got = run(made, x)
+    got = run(certified, x)
     degree = np.array([max(1, sum(alpha)) for alpha in names])
     assert (np.abs(got - want).max(0) <= (degree - 1) * 4.0 ** -(k + 1) + 1e-12).all()
     x[:, 0] = 0.0
-    assert np.abs(run(made, x)[:, [alpha[0] > 0 for alpha in names]]).max() <= 1e-13
+    assert np.abs(run(certified, x)[:, [alpha[0] > 0 for alpha in names]]).max() <= 1e-13
 
 
 def test_number_of_monomials():
@@ -187,32 +187,34 @@ def test_monomials_sizes_by_hand():
 
 def test_bump():
     s = 5
-    made = bump(s)
-    assert (made.nodes, made.layers) == (3, 2)
-    assert made.verify().error < 1e-14
+    certified = bump(s)
+    assert (certified.nodes, certified.layers) == (3, 2)
+    assert certified.verify().error < 1e-14
     z = np.linspace(0, 1 / s, 50)[:, None]
-    assert np.allclose(run(made, z) + run(made, z - 1 / s), 1.0)
-    assert np.allclose(run(made, z + 1 / s), 0.0, atol=1e-14)  # the printed shift is no partner
+    assert np.allclose(run(certified, z) + run(certified, z - 1 / s), 1.0)
+    assert np.allclose(
+        run(certified, z + 1 / s), 0.0, atol=1e-14
+    )  # the printed shift is no partner
 
 
 @pytest.mark.parametrize(("k", "s", "d"), [(4, 4, 1), (3, 5, 2), (5, 2, 3), (2, 1, 2)])
 def test_partition_of_unity(k, s, d):
-    made = partition_of_unity(k, s, d)
+    certified = partition_of_unity(k, s, d)
     n = s + 1
     products = sum(n ** (axis + 1) * (5 * k + 2) for axis in range(1, d))
     waiting = sum((d - 1 - axis) * n * (k + 1) for axis in range(1, d))
-    assert made.nodes == d * (s + n) + products + waiting
-    assert made.layers == 3 + (d - 1) * (k + 1)
+    assert certified.nodes == d * (s + n) + products + waiting
+    assert certified.layers == 3 + (d - 1) * (k + 1)
     x = np.random.default_rng(0).random((500, d))
-    got = run(made, x)
+    got = run(certified, x)
     assert got.shape == (500, n**d)
     assert np.abs(got.sum(-1) - 1).max() <= 2**d * (d - 1) * 4.0 ** -(k + 1) + 1e-12
     v = np.array(list(itertools.product(range(n), repeat=d))) / s
     away = (np.abs(x[:, None] - v) >= 1 / s).any(-1)
     assert np.abs(got[away]).max(initial=0.0) <= 1e-13
     want = np.maximum(0, 1 - s * np.abs(x[:, None] - v)).prod(-1)
-    assert np.abs(got - want).max() <= made.error_bound
-    made.verify(points=1000, rounds=2)
+    assert np.abs(got - want).max() <= certified.error_bound
+    certified.verify(points=1000, rounds=2)
 
 
 @pytest.mark.parametrize("make", [
@@ -221,7 +223,7 @@ def test_partition_of_unity(k, s, d):
 ])  # fmt: skip
 def test_precision_storage_and_gradients(make):
     dense, single = make(sparse=False), make(dtype=torch.float32, sparse=True)
-    assert any(isinstance(one, SparseLinear) for one in single.network)
+    assert any(isinstance(layer, SparseLinear) for layer in single.network)
     assert next(single.network.parameters()).dtype == torch.float32
     assert dense.error_bound < single.error_bound < dense.error_bound + 1e-3
     single.verify(points=2000, rounds=2)

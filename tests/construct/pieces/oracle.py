@@ -1,4 +1,4 @@
-"""Affine pieces in exact rational arithmetic, one unit at a time: the slow, plain road."""
+"""Affine pieces in exact rational arithmetic, unit by unit: the slow, plain version."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def bend(function, leak):
             if after and before:
                 more.add(root)
     new = sorted(more)
-    made = []
+    activated = []
     for i in range(len(new) + 1):
         inside = middle(new, i)
         slope, offset = lines[sum(b <= inside for b in bends)]
         factor = 1 if slope * inside + offset > 0 else leak
-        made.append((factor * slope, factor * offset))
-    return new, made
+        activated.append((factor * slope, factor * offset))
+    return new, activated
 
 
 def middle(bends, i):
@@ -85,8 +85,8 @@ def whole_network(widths, generator, leak=None, denominator=1):
     for inputs, outputs in itertools.pairwise(sizes):
         layer = nn.Linear(inputs, outputs, dtype=torch.float64)
         for parameter in layer.parameters():
-            drawn = torch.randint(-3, 4, parameter.shape, generator=generator)
-            parameter.data = drawn.double() / denominator
+            numerators = torch.randint(-3, 4, parameter.shape, generator=generator)
+            parameter.data = numerators.double() / denominator
         layers += [layer, nn.LeakyReLU(leak) if leak else nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -192,7 +192,7 @@ def test_density_of_theorem_2_12_against_double_quadrature():
             for w, share in zip(half * 1.5 * (at + 1), 1.5 * weights, strict=True):
                 top = min(max(w * x, 0.0), abs(w))  # the b with w x >= b
                 b = top * (at + 1) / 2
-                values = [q(one, w) for one in b[weights > 0]]
+                values = [q(place, w) for place in b[weights > 0]]
                 total += share * top / 2 * float(np.dot(values, weights))
         assert total == pytest.approx(x * math.exp(-math.pi * x * x), abs=1e-6)
     # q as printed, with both phases, is -4 pi |g~| sin(2 pi (b + theta)).
@@ -263,13 +263,13 @@ def test_radius():
     form = BarronForm(NumericSpectrum(odd, 1, 5.0), radius=2.0)
     x = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
     assert torch.allclose(form.evaluate(x), odd_function(x), atol=2e-6)
-    one = BarronForm(NumericSpectrum(odd, 1, 5.0))
+    unit_ball = BarronForm(NumericSpectrum(odd, 1, 5.0))
     with pytest.raises(ConfigError, match=r"norm 2, but the form holds for norms up to radius=1"):
-        one.evaluate(x)
+        unit_ball.evaluate(x)
     # Beyond the radius the sampled network has another mean: the condition |x| <= 1 is needed.
     with torch.no_grad():
         far = torch.tensor([[1.6]], dtype=torch.float64)
-        first, step, last = one.sample(40_000, generator())
+        first, step, last = unit_ball.sample(40_000, generator())
         each = step(first(far)) * last.weight * 40_000
     off = abs(each.mean().item() - odd_function(far).item())
     assert off > 7 * each.std().item() / 200
@@ -283,13 +283,13 @@ def test_networks_are_plain_modules():
 
 def test_cells_draw_the_density():
     """Against the cumulative distribution of x^2 on [0, 1]: largest gap below the 1e-4 quantile."""
-    drawn = (
+    samples = (
         Cells(Box((0.0,), (1.0,)), 7)
         .density(lambda x: x[:, 0] ** 2)
         .draw(20_000, generator())[:, 0]
     )
     empirical = torch.arange(1, 20_001, dtype=torch.float64) / 20_000
-    gap = (drawn.sort().values ** 3 - empirical).abs().max().item()
+    gap = (samples.sort().values ** 3 - empirical).abs().max().item()
     assert gap < 2.23 / math.sqrt(20_000)
 
 

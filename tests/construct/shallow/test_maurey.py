@@ -44,15 +44,15 @@ def test_signed_measures(n, p, k, seed):
     g = generator(seed)
     mu = SignedMeasure(torch.randn(n, p, generator=g), torch.randn(n, generator=g))
     trials = 3000
-    drawn = mu.sample(k, g, trials)
-    errors = (drawn - mu.mean()).square().sum(-1)
+    means = mu.sample(k, g, trials)
+    errors = (means - mu.mean()).square().sum(-1)
     sure = errors.std().item() / math.sqrt(trials)
     assert errors.mean().item() == pytest.approx(mu.expected_error(k), abs=5 * sure + 1e-12)
     assert 0 <= mu.expected_error(k) <= mu.bound(k) * (1 + 1e-12)
     largest = mu.mass**2 * mu.vectors.square().sum(-1).max().item()
     assert mu.bound(k) <= largest / k * (1 + 1e-12)
-    off = (drawn.mean(0) - mu.mean()).abs()
-    assert (off <= 5 * drawn.std(0) / math.sqrt(trials) + 1e-12).all()
+    off = (means.mean(0) - mu.mean()).abs()
+    assert (off <= 5 * means.std(0) / math.sqrt(trials) + 1e-12).all()
 
 
 def test_second_moment_by_enumeration():
@@ -85,8 +85,8 @@ def test_the_law_for_thresholds():
 def test_the_bound_is_not_for_every_sample():
     """As printed it fails for a third of all samples where P is the point 1, and for some where
     P is uniform; in expectation it holds with equality, and with room, respectively."""
-    one = torch.ones(1, 1, dtype=torch.float64)
-    (row,) = sampling_law(sine(), [24], one, trials=600, generator=generator())
+    point = torch.ones(1, 1, dtype=torch.float64)
+    (row,) = sampling_law(sine(), [24], point, trials=600, generator=generator())
     # (mean of 24 signs)^2 > 1/24, that is |sum| >= 6.
     ways = sum(math.comb(24, i) for i in range(25) if (2 * i - 24) ** 2 > 24) / 2**24
     assert row.above == pytest.approx(ways, abs=4 * math.sqrt(ways * (1 - ways) / 600))
@@ -106,17 +106,17 @@ def test_errors_that_equal_the_bound_are_not_above_it():
 
 def test_standard_errors():
     """Two signs at x = 1: the squared error is 16 or 0, so one trial has standard deviation 8."""
-    one = torch.ones(1, 1, dtype=torch.float64)
-    (row,) = sampling_law(sine(), [2], one, trials=400, generator=generator())
+    point = torch.ones(1, 1, dtype=torch.float64)
+    (row,) = sampling_law(sine(), [2], point, trials=400, generator=generator())
     assert row.standard_error == pytest.approx(8 / 20, rel=0.02)
 
 
 def test_best_draw_exists():
-    one = torch.ones(1, 1, dtype=torch.float64)
+    point = torch.ones(1, 1, dtype=torch.float64)
     for seed in range(5):
-        network, error = best_draw(sine(), 25, one, generator=generator(seed))
+        network, error = best_draw(sine(), 25, point, generator=generator(seed))
         with torch.no_grad():
-            assert network(one).item() ** 2 == pytest.approx(error, abs=1e-12)
+            assert network(point).item() ** 2 == pytest.approx(error, abs=1e-12)
         assert error <= 16 / 25
     with pytest.raises(CertificateError, match=r"none of 5 draws of 50 neurons .* below 0\.32"):
         best_draw(sine(), 50, line(), generator=generator(), tries=5, target=lambda p: 9 + p[:, 0])

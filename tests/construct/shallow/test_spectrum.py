@@ -12,7 +12,6 @@ from weightloom.construct.shallow import (
     GaussianSpectrum,
     NumericSpectrum,
     barron_norm,
-    gaussian_barron_bound,
 )
 from weightloom.errors import ConfigError
 
@@ -22,12 +21,12 @@ def test_exponent_of_the_gaussian():
     s, w = 0.6, 0.35
     wanted = math.exp(-2 * math.pi**2 * s**2 * w**2)
     for exponent, right in ((-0.5, True), (0.5, False)):
-        found, _ = integrate.quad(
+        result, _ = integrate.quad(
             lambda x, e=exponent: (2 * math.pi * s * s) ** e
             * math.exp(-x * x / (2 * s * s)) * math.cos(2 * math.pi * w * x),
             -10, 10,
         )  # fmt: skip
-        assert (abs(found - wanted) < 1e-9) == right
+        assert (abs(result - wanted) < 1e-9) == right
     spectrum = GaussianSpectrum(1, s)
     assert spectrum.magnitude(torch.tensor([[w]]).double()).item() == pytest.approx(wanted)
     assert spectrum.function(torch.zeros(1, 1)).item() == pytest.approx(
@@ -47,13 +46,6 @@ def test_gaussian_norm_against_radial_quadrature(dims, sigma):
     brute = surface * integrate.quad(radial, 0, 8 / sigma, epsabs=0, epsrel=1e-11, limit=200)[0]
     spectrum = GaussianSpectrum(dims, sigma)
     assert spectrum.barron_norm() == pytest.approx(brute, rel=1e-9)
-    # The text's bound by Holder's inequality holds and is off by E|w| / sqrt(E|w|^2).
-    ratio = spectrum.barron_norm() / gaussian_barron_bound(dims, sigma)
-    assert ratio < 1
-    wanted = math.sqrt(2 / dims) * math.exp(math.lgamma((dims + 1) / 2) - math.lgamma(dims / 2))
-    assert ratio == pytest.approx(wanted)
-    if 2 * math.pi * sigma**2 >= 1:
-        assert spectrum.barron_norm() <= math.sqrt(2 * math.pi * dims)
 
 
 @pytest.mark.parametrize("dims", [1, 2])
@@ -65,7 +57,7 @@ def test_gaussian_draws(dims, power):
     quick = spectrum.draw(20_000, power, generator)
     slow = super(GaussianSpectrum, spectrum).draw(20_000, power, generator)
     for moment in (1, 2, 4):
-        a, b = (one.norm(dim=-1) ** moment for one in (quick, slow))
+        a, b = (w.norm(dim=-1) ** moment for w in (quick, slow))
         sure = math.sqrt((a.var().item() + b.var().item()) / 20_000)
         assert a.mean().item() == pytest.approx(b.mean().item(), abs=4 * sure)
     assert quick.mean(0).abs().max() < 5 * quick.std().item() / math.sqrt(20_000)
@@ -84,9 +76,9 @@ def test_norm_by_fft(dims):
     axis = torch.arange(-6, 6, 0.1, dtype=torch.float64)
     x = torch.stack(torch.meshgrid(*[axis] * dims, indexing="ij"), -1)
     spectrum = GaussianSpectrum(dims, 0.7, 1.0)
-    found = barron_norm(spectrum.function(x), 0.1)
-    assert found.value == pytest.approx(spectrum.barron_norm(), rel=2e-3)
-    assert found.tail < 1e-9
+    result = barron_norm(spectrum.function(x), 0.1)
+    assert result.value == pytest.approx(spectrum.barron_norm(), rel=2e-3)
+    assert result.tail < 1e-9
     x = axis
     odd = barron_norm(x * (-math.pi * x * x).exp(), 0.1)
     assert odd.value == pytest.approx(1.0, rel=2e-3)
@@ -96,9 +88,9 @@ def test_an_infinite_norm_shows_in_the_tail():
     """The indicator of an interval has |w| |g~(w)| of order one: half of the sum is in the tail."""
     for spacing in (0.1, 0.01):
         x = torch.arange(-4, 4, spacing, dtype=torch.float64)
-        found = barron_norm((x.abs() < 1).double(), spacing)
-        assert found.tail > 0.3
-    assert found.value > 50
+        result = barron_norm((x.abs() < 1).double(), spacing)
+        assert result.tail > 0.3
+    assert result.value > 50
     assert barron_norm(torch.zeros(8), 0.1).value == 0
 
 

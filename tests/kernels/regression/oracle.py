@@ -55,8 +55,8 @@ class Oracle:
         return np.linalg.cond(self.A)
 
 
-def relative(found, wanted):
+def relative(value, wanted):
     """Largest error as a share of the largest entry."""
-    found = found.double().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
-    assert found.shape == wanted.shape, f"{found.shape} against {wanted.shape}"
-    return np.abs(found - wanted).max() / np.abs(wanted).max()
+    value = value.double().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    assert value.shape == wanted.shape, f"{value.shape} against {wanted.shape}"
+    return np.abs(value - wanted).max() / np.abs(wanted).max()

@@ -14,8 +14,7 @@ from weightloom.errors import ConvergenceError, NotPositiveDefiniteError
 from weightloom.kernels import FourierFeatures, HyperKernel, Tower
 from weightloom.kernels.regression import GridProblem, Options, PointProblem
 from weightloom.kernels.regression.grid import GridSystem
-from weightloom.kernels.regression.lattice import read_lattice
-from weightloom.kernels.regression.torus import TorusSystem
+from weightloom.kernels.regression.torus import TorusSystem, read_lattice
 
 SHAPE, PERIOD = (3, 4), (1.5, 2.0)
 
@@ -114,9 +113,9 @@ class TestPartialGrid(TestGrid):
 class TestRepeatedImages(TestGrid):
     @pytest.fixture
     def problem(self):
-        given_ = grid()
-        images = given_.images[[0, 1, 2, 1, 0]]
-        return GridProblem(images, given_.coordinates, given_.values)
+        base = grid()
+        images = base.images[[0, 1, 2, 1, 0]]
+        return GridProblem(images, base.coordinates, base.values)
 
 
 class TestLittleMemory(TestGrid):
@@ -149,7 +148,7 @@ def test_single_precision(system_class):
 
 
 def test_the_certificate_is_taken_with_the_kernel_itself():
-    """A solution of another kernel's equations is found out, whatever its own residual says."""
+    """A solution of another kernel's equations is detected, whatever its own residual is."""
     kernel = HyperKernel(Tower(3), Tower(2), "nngp", features())
     system = GridSystem.fit(kernel, grid(), 1e-2, Options())
     assert system.certificate() < 1e-6
@@ -173,8 +172,8 @@ def test_what_does_not_fit():
 
 def test_repeated_images_without_a_ridge():
     kernel = HyperKernel(Tower(3), Tower(2), features=features(period=PERIOD))
-    given_ = grid()
-    twice = GridProblem(given_.images[[0, 0]], given_.coordinates, given_.values[:2])
+    problem = grid()
+    twice = GridProblem(problem.images[[0, 0]], problem.coordinates, problem.values[:2])
     with pytest.raises(NotPositiveDefiniteError, match="repeated images with a tiny ridge"):
         TorusSystem.fit(kernel, twice, 0.0, Options())
     with pytest.raises((NotPositiveDefiniteError, ConvergenceError)):

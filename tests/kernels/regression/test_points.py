@@ -1,4 +1,4 @@
-"""Regression on points, by every solver, and of grids that are taken as points."""
+"""Regression on points by every solver, on grids taken as points; the Gram matrix as operator."""
 
 import sys
 
@@ -8,12 +8,12 @@ import torch
 
 from tests.kernels.regression.oracle import Oracle, relative
 from tests.kernels.regression.system_contract import SystemContract
+from tests.linalg.operator_contract import OperatorContract
 from weightloom.errors import MemoryLimitError
 from weightloom.kernels import FourierFeatures, HyperKernel, Tower
 from weightloom.kernels.regression import GridProblem, GridQuery, Options, PointProblem
-from weightloom.kernels.regression.matrix import KernelMatrix
-from weightloom.kernels.regression.points import PointSystem
-from weightloom.kernels.regression.system import PointQuery
+from weightloom.kernels.regression.points import KernelMatrix, PointSystem
+from weightloom.kernels.regression.problem import PointQuery
 
 
 def points(n=30, channels=2, seed=0, dtype=torch.float64):
@@ -111,7 +111,7 @@ def test_auto_says_why(monkeypatch):
     assert system.plan.solver == "cholesky"
     assert "which fits, and is exact" in system.plan.reason
     # Not by its dotted name, which is that of the function `prepare`.
-    monkeypatch.setattr(sys.modules["weightloom.linalg.prepare"], "LARGEST_DENSE", 20)
+    monkeypatch.setattr(sys.modules["weightloom.linalg.solvers"], "LARGEST_DENSE", 20)
     system = PointSystem.fit(kernel, problem, 0.1, Options())
     assert system.plan.solver == "cg"
     assert "N = 30 is above 20" in system.plan.reason
@@ -132,7 +132,7 @@ def test_memory_is_asked_for_before_the_work(monkeypatch):
 
 @pytest.mark.parametrize("solver", ["cholesky", "cg"])
 def test_everything_comes_in_parts(monkeypatch, solver):
-    """With 10,000 bytes for temporaries nothing of the kernel is made in one piece."""
+    """With 10,000 bytes for temporaries no part of the kernel is computed in one piece."""
     monkeypatch.setattr("weightloom.kernels.regression.points.BLOCK", 10_000)
     kernel, problem = HyperKernel(Tower(3), Tower(2), "nngp"), points(n=36)
     oracle = Oracle(kernel, problem, 0.1)
@@ -151,15 +151,15 @@ def test_everything_comes_in_parts(monkeypatch, solver):
     system = PointSystem.fit(kernel, problem, 0.1, options)
     x, z = torch.randn(12, 4).double(), torch.rand(12, 2).double()
     for query in (GridQuery(x, z[:3]), PointQuery(x, z)):
-        found = system.mean(query), system.variance(query)
+        answers = system.mean(query), system.variance(query)
         assert max(sizes) <= 16 * 16  # the smallest blocks that kernels make
-        assert relative(found[0], oracle.mean(query)) < 1e-7
-        assert relative(found[1], oracle.variance(query)) < 1e-7
+        assert relative(answers[0], oracle.mean(query)) < 1e-7
+        assert relative(answers[1], oracle.variance(query)) < 1e-7
         sizes.clear()
 
 
 def test_calibration():
-    """Functions drawn from the prior: held-out residuals are as large as the variance says.
+    """Functions sampled from the prior: held-out residuals are as large as the variance says.
 
     Standardised residuals of a correct posterior are N(0, 1). Those of one draw depend on each
     other, so the standard error is taken over draws.
@@ -198,3 +198,62 @@ def test_more_data_never_raise_the_variance():
         now = PointSystem.fit(kernel, part, 0.1, Options()).variance(query).numpy()
         assert (now <= before + 1e-12).all()
         before = now
+
+
+# -- the Gram matrix as an operator, against the same matrix entry by entry -----------------------
+
+KERNEL = HyperKernel(Tower(3), Tower(2), "ntk", FourierFeatures(2.0))
+
+
+class MatrixContract(OperatorContract):
+    memory: int
+
+    @pytest.fixture
+    def problem(self):
+        return points(n=45)
+
+    @pytest.fixture
+    def operator(self, problem):
+        return KernelMatrix(KERNEL, problem, self.memory)
+
+    @pytest.fixture
+    def matrix(self, problem):
+        x, z = problem.x, problem.z
+        n = len(x)
+        i, j = torch.arange(n).repeat_interleave(n), torch.arange(n).repeat(n)
+        return KERNEL.paired(x[i], z[i], x[j], z[j]).reshape(n, n).numpy()
+
+
+class TestInOnePiece(MatrixContract):
+    memory = 2**26
+
+
+class TestInBlocks(MatrixContract):
+    memory = 8_000
+
+
+def test_nothing_is_computed_before_a_product(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("the kernel was computed")
+
+    for name in ("from_conditions", "from_points", "join"):
+        monkeypatch.setattr(HyperKernel, name, never)
+    operator = KernelMatrix(KERNEL, points(), 2**20)
+    assert operator.flops > 0
+    with pytest.raises(AssertionError, match="was computed"):
+        operator.matmul(torch.ones(30, 1, dtype=torch.float64))
+
+
+def test_tables_are_kept_between_products(monkeypatch):
+    """15 distinct conditions: after the first product only joins are left to do."""
+    problem = points(n=45)
+    operator = KernelMatrix(KERNEL, problem, 2**26)
+    vectors = torch.ones(45, 1, dtype=torch.float64)
+    first = operator.matmul(vectors)
+
+    def never(*_, **__):
+        raise AssertionError("the conditions were computed again")
+
+    monkeypatch.setattr(HyperKernel, "from_conditions", never)
+    assert torch.equal(operator.matmul(vectors), first)
+    np.testing.assert_allclose(operator.rows(torch.tensor([7])).sum(), first[7], rtol=1e-12)

@@ -7,14 +7,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weightloom.errors import ConfigError, KernelError, ShapeError
-from weightloom.kernels.regression.checks import check_duplicates, check_ridge
-from weightloom.kernels.regression.problem import (
-    GridProblem,
-    GridQuery,
-    PointProblem,
-    PointQuery,
+from weightloom.kernels.regression.problem import GridProblem, GridQuery, PointProblem, PointQuery
+from weightloom.kernels.regression.reading import (
+    check_duplicates,
+    check_ridge,
+    is_numpy,
+    read_problem,
+    read_query,
 )
-from weightloom.kernels.regression.reading import is_numpy, read_problem, read_query
 
 SIZES = st.integers(1, 5)
 

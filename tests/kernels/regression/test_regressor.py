@@ -70,9 +70,9 @@ def test_structures_of_grids_agree_with_points(solver, masked, tmp_path):
     X = images, torch.cartesian_prod(line, line)
     y = torch.randn(6, 16, 2, generator=random, dtype=torch.float64)
     mask = torch.rand(6, 16, generator=random) < 0.7 if masked else None
-    made = kernel(period=1.0)
-    wanted = HyperKernelRegressor(made, 0.1, "cholesky").fit(X, y, mask=mask)
-    model = HyperKernelRegressor(made, 0.1, solver, tolerance=1e-10).fit(X, y, mask=mask)
+    periodic = kernel(period=1.0)
+    wanted = HyperKernelRegressor(periodic, 0.1, "cholesky").fit(X, y, mask=mask)
+    model = HyperKernelRegressor(periodic, 0.1, solver, tolerance=1e-10).fit(X, y, mask=mask)
     assert model.report_.splitlines()[1] == f"{solver}: {solver} was asked for"
     np.testing.assert_allclose(model.predict(X), wanted.predict(X), atol=1e-7)
     near = model.score(X, y, mask), wanted.score(X, y, mask)
@@ -132,10 +132,10 @@ def test_score_is_r2(model):
     assert model.score(other, wanted) == pytest.approx(r2_score(wanted, model.predict(other)))
     problem = grid(masked=True)
     model.fit((problem.images, problem.coordinates), problem.values, mask=problem.mask)
-    found = model.score((problem.images, problem.coordinates), problem.values, problem.mask)
+    r2 = model.score((problem.images, problem.coordinates), problem.values, problem.mask)
     mean = model.predict((problem.images, problem.coordinates))
     seen = problem.mask
-    assert found == pytest.approx(r2_score(problem.values[seen], mean[seen]))
+    assert r2 == pytest.approx(r2_score(problem.values[seen], mean[seen]))
 
 
 # -- what it says ----------------------------------------------------------------------------------
@@ -277,8 +277,8 @@ def test_setting_parameters_does_not_change_a_fit(model):
 def test_hyperparameters_that_are_tensors():
     X, y = data()
     leaf = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-    made = HyperKernel(Tower(3, sigma_w=leaf * 2), Tower(2), features=FourierFeatures(leaf))
-    mean = HyperKernelRegressor(made).fit(X, y).predict(X)
+    learned = HyperKernel(Tower(3, sigma_w=leaf * 2), Tower(2), features=FourierFeatures(leaf))
+    mean = HyperKernelRegressor(learned).fit(X, y).predict(X)
     assert not mean.requires_grad
     plain = HyperKernel(Tower(3, sigma_w=3.0), Tower(2), features=FourierFeatures(1.5))
     np.testing.assert_allclose(mean, HyperKernelRegressor(plain).fit(X, y).predict(X), rtol=1e-12)

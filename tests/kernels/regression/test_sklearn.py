@@ -6,8 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("sklearn")
+from sklearn import metrics
 from sklearn.base import clone, is_regressor
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -17,9 +20,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from weightloom.errors import KernelError
+from weightloom.errors import KernelError, ShapeError
 from weightloom.kernels import FourierFeatures, HyperKernel, Tower
 from weightloom.kernels.regression import HyperKernelRegressor
+from weightloom.kernels.regression.regressor import r2_score
 
 
 @pytest.fixture(name="X")
@@ -34,8 +38,8 @@ def y(X):
 
 @pytest.fixture
 def model():
-    made = HyperKernel(Tower(2), Tower(2), "nngp", FourierFeatures(0.5))
-    return HyperKernelRegressor(made, ridge=1e-2, n_condition_features=3)
+    kernel = HyperKernel(Tower(2), Tower(2), "nngp", FourierFeatures(0.5))
+    return HyperKernelRegressor(kernel, ridge=1e-2, n_condition_features=3)
 
 
 def test_constructor_keeps_what_it_is_given(model):
@@ -97,8 +101,8 @@ def test_cross_validation(model, X, y):
 
 def test_leave_one_out_is_that_of_scikit_learn(model, X, y):
     wanted = cross_val_predict(model, X, y, cv=len(X))
-    found = model.fit(X, y).leave_one_out().prediction[:, 0]
-    np.testing.assert_allclose(found, wanted, atol=1e-9)
+    predicted = model.fit(X, y).leave_one_out().prediction[:, 0]
+    np.testing.assert_allclose(predicted, wanted, atol=1e-9)
 
 
 def test_grid_search(model, X, y):
@@ -112,14 +116,14 @@ def test_grid_search(model, X, y):
 
 def test_transformed_targets_and_several_outputs(model, X, y):
     both = np.stack([y, y**2], axis=1)
-    found = TransformedTargetRegressor(model, transformer=StandardScaler()).fit(X, both)
-    assert found.predict(X[:4]).shape == (4, 2)
+    predicted = TransformedTargetRegressor(model, transformer=StandardScaler()).fit(X, both)
+    assert predicted.predict(X[:4]).shape == (4, 2)
 
 
 def test_against_scikit_learns_own_process(X, y):
     """One matrix each, f linear in one constant condition: the kernel is exp(-|z - z'|^2 / 2)."""
-    made = HyperKernel(Tower(1), Tower(1), "nngp", FourierFeatures(1.0))
-    model = HyperKernelRegressor(made, ridge=0.1, n_condition_features=1)
+    prior = HyperKernel(Tower(1), Tower(1), "nngp", FourierFeatures(1.0))
+    model = HyperKernelRegressor(prior, ridge=0.1, n_condition_features=1)
     ones = np.concatenate([np.ones((len(X), 1)), X[:, :2]], axis=1)
     model.fit(ones, y)
     theirs = GaussianProcessRegressor(
@@ -151,3 +155,40 @@ def test_scikit_learn_is_not_needed():
 def test_torch_in_pipelines_is_not_promised_but_arrays_are(model, X, y):
     assert isinstance(model.fit(X, y).predict(torch.from_numpy(X)), torch.Tensor)
     assert isinstance(model.predict(X.tolist()), np.ndarray)
+
+
+# -- R^2 -------------------------------------------------------------------------------------------
+
+
+@given(n=st.integers(2, 6), channels=st.integers(1, 3), seed=st.integers(0, 99))
+def test_r2_is_that_of_scikit_learn(n, channels, seed):
+    random = np.random.default_rng(seed)
+    y, p, w = random.normal(size=(n, channels)), random.normal(size=(n, channels)), random.random(n)
+    assert r2_score(y, p, None, False) == pytest.approx(metrics.r2_score(y, p))
+    wanted = metrics.r2_score(y, p, sample_weight=w)
+    assert r2_score(y, torch.tensor(p), w, False) == pytest.approx(wanted)
+    assert r2_score(y[:, 0], p[:, 0], None, True) == pytest.approx(
+        metrics.r2_score(y[:, 0], p[:, 0])
+    )
+
+
+def test_r2_of_constant_targets():
+    y = np.ones((3, 2))
+    for p in (y, y + np.array([0, 1])):
+        assert r2_score(y, p, None, False) == metrics.r2_score(y, p)
+
+
+def test_zero_weights_hide_nan_from_r2():
+    y = np.array([[1.0, 2.0, np.nan], [4.0, np.nan, 5.0]])
+    p = np.array([[1.0, 2.5, 9.0], [4.5, 9.0, 5.0]])
+    seen = ~np.isnan(y)
+    assert r2_score(y, p, seen, True) == pytest.approx(metrics.r2_score(y[seen], p[seen]))
+
+
+def test_r2_names_what_does_not_fit():
+    with pytest.raises(ShapeError, match=r"y has shape \(2,\), the predictions \(3,\)"):
+        r2_score(np.ones(2), np.ones(3), None, True)
+    with pytest.raises(ShapeError, match=r"sample_weight has 3 entries; wanted one for each of 2"):
+        r2_score(np.ones(2), np.ones(2), np.ones(3), True)
+    with pytest.raises(KernelError, match=r"weight 0"):
+        r2_score(np.array([np.nan, 1]), np.ones(2), None, True)

@@ -30,8 +30,8 @@ def kernel(**options):
 @pytest.mark.parametrize("channels", [None, 2])
 def test_points_come_back(path, solver, channels):
     X, y = data(channels=channels)
-    made = kernel(features=FourierFeatures((2.0, 3.0), count=64, seed=4))
-    model = HyperKernelRegressor(made, 0.1, solver, dtype=torch.float64, memory="1 GB").fit(X, y)
+    prior = kernel(features=FourierFeatures((2.0, 3.0), count=64, seed=4))
+    model = HyperKernelRegressor(prior, 0.1, solver, dtype=torch.float64, memory="1 GB").fit(X, y)
     model.save(path)
     again = HyperKernelRegressor.load(path)
     assert again.kernel.config() == model.kernel.config()
@@ -41,10 +41,10 @@ def test_points_come_back(path, solver, channels):
     assert again.report_ == model.report_
     assert again.n_features_in_ == model.n_features_in_
     # What needs the factor makes it again.
-    for found, wanted in zip(
+    for loaded_value, wanted in zip(
         again.predict(X, return_std=True), model.predict(X, return_std=True), strict=True
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(loaded_value, wanted)
     torch.testing.assert_close(again.leave_one_out().prediction, model.leave_one_out().prediction)
     torch.testing.assert_close(
         again.log_marginal_likelihood().value, model.log_marginal_likelihood().value
@@ -72,7 +72,7 @@ def test_predicting_solves_nothing(path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a system was solved")
 
-    monkeypatch.setattr("weightloom.linalg.prepare", never)
+    monkeypatch.setattr("weightloom.linalg.solvers", never)
     assert torch.equal(HyperKernelRegressor.load(path).predict(X), model.predict(X))
 
 
@@ -123,8 +123,8 @@ def test_files_have_the_usual_rights(path):
 
 def test_a_callable_cannot_be_saved(path):
     X, y = data(n=3)
-    made = HyperKernel(Tower(2, torch.nn.functional.softplus), Tower(2))
-    model = HyperKernelRegressor(made).fit(X, y)
+    prior = HyperKernel(Tower(2, torch.nn.functional.softplus), Tower(2))
+    model = HyperKernelRegressor(prior).fit(X, y)
     with pytest.raises(CheckpointError, match=r"cannot be written to a file.*that have a name"):
         model.save(path)
     assert not path.exists()

@@ -1,21 +1,20 @@
-"""Breakpoints carried through a network, layer by layer.
+"""Propagate breakpoints through a network, layer by layer.
 
 A block is a list of knots t_0 <= t_1 <= ... and the values of all units there; in between, values
-are affine. A layer's affine part acts on the knots. Its activation bends (or breaks) where a unit's
-preactivation passes a kink: those places become knots too, and the values there follow by
+are affine. A layer's affine part acts on the knots. Its activation bends (or jumps) where a unit's
+preactivation crosses a kink: these places become knots too, and the values there follow by
 interpolation, without another product with the weights.
 
-Three conventions keep this one loop:
+Conventions:
 
 - Two knots with the same t are the two sides of a jump.
 - A knot at infinity holds a direction d instead of a value: v(t_1 - s) = v_1 + s d to the left,
   v(t_n + s) = v_n + s d to the right, for s >= 0. Constants are not added to directions. A kink k
-  is passed on such a ray if v - k and d have opposite signs: the rule of a finite interval.
-- Blocks too large for memory are cut into overlapping ones that are finished one after the other.
+  is crossed on such a ray if v - k and d have opposite signs: the rule of a finite interval.
+- Blocks too large for memory are cut into overlapping ones that are processed one by one.
 
-Rounding: a preactivation that is nearer to a kink than its own rounding error is taken to be on
-it, so that no unit bends twice at one place; crossings nearer than 4 units in the last place of t
-are one.
+Rounding: a preactivation that is nearer to a kink than its rounding error is set to the kink, so
+that no unit bends twice at one place. Crossings within 4 units in the last place of t are merged.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weightloom.construct.pieces.read import Activation, Stage
+from weightloom.construct.pieces.stages import AffineStage, PiecewiseAffine
 from weightloom.errors import MemoryLimitError
 
 __all__ = ["Block", "propagate"]
@@ -36,7 +35,7 @@ SAME = 4 * torch.finfo(torch.float64).eps
 
 @dataclass
 class Block:
-    """Knots [n], values there [n, *shape] and the sizes [n] that their rounding goes with."""
+    """Knots [n], values there [n, *shape], and magnitudes [n] that rounding scales with."""
 
     t: Tensor
     values: Tensor
@@ -44,15 +43,15 @@ class Block:
 
 
 def propagate(
-    stages: list[Stage], first: Block, budget: int, max_pieces: int
+    stages: list[AffineStage], first: Block, budget: int, max_pieces: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Knots [n], outputs [n, outputs] and their rounding [n, outputs], from left to right.
 
-    ``budget``: how many numbers are held at once, over all stages together.
+    ``budget`` limits how many numbers are held at once, over all stages together.
     """
     rows = max(2, budget // (len(stages) * max(stage.widest for stage in stages)))
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
-    seen = 0
+    finished: list[tuple[Tensor, Tensor, Tensor]] = []
+    count = 0
     stack = [iter([first])]
     while stack:
         block = next(stack[-1], None)
@@ -63,9 +62,9 @@ def propagate(
         z = stage.preactivations(block.values, torch.isinf(block.t))
         rounding = stage.rounding(block.scale)
         if stage.activation is None:
-            found.append((block.t, z, rounding))
-            seen += len(block.t)
-            if seen > max_pieces + 1:
+            finished.append((block.t, z, rounding))
+            count += len(block.t)
+            if count > max_pieces + 1:
                 raise MemoryLimitError(
                     f"there are more than max_pieces={max_pieces:,} breakpoints, the last one seen "
                     f"at {float(block.t[-1]):.6g}; take a shorter interval or raise max_pieces"
@@ -73,7 +72,7 @@ def propagate(
             continue
         shape = stages[len(stack)].shape
         stack.append(_activated(block.t, z, rounding, stage.activation, rows, shape))
-    t, y, rounding = (torch.cat(parts) for parts in zip(*found, strict=True))
+    t, y, rounding = (torch.cat(parts) for parts in zip(*finished, strict=True))
     return t, y, rounding
 
 
@@ -81,16 +80,17 @@ def _activated(
     t: Tensor,
     z: Tensor,
     rounding: Tensor,
-    activation: Activation,
+    activation: PiecewiseAffine,
     rows: int,
     shape: torch.Size,
 ) -> Iterator[Block]:
-    """The blocks behind an activation: knots refined, values activated, at most ``rows`` each."""
+    """The blocks after an activation: knots refined, values activated, at most ``rows`` each."""
     knots = _Refined.of(t, z, rounding, activation.kinks)
     del rounding
     for start in range(0, max(1, len(knots.t) - 1), rows - 1):
         block = knots.block(start, start + rows)
-        block = _break(block, activation) if activation.jumps else _bend(block, activation)
+        activate = _with_jumps if activation.jumps else _continuous
+        block = activate(block, activation)
         block.values = block.values.reshape(-1, *shape)
         yield block
 
@@ -105,9 +105,9 @@ class _Refined:
     t: Tensor
     source: Tensor
     part: Tensor
-    at: Tensor  # [new] where the new knots are
-    unit: Tensor  # [new] which unit is on a kink there
-    kink: Tensor  # [new] and on which
+    at: Tensor  # [new] indices of the new knots
+    unit: Tensor  # [new] the unit that is on a kink there
+    kink: Tensor  # [new] that kink
     old_t: Tensor
     z: Tensor  # [old, units]
     size: Tensor  # [old] max |z|
@@ -163,7 +163,7 @@ class _Refined:
 def _crossings(
     t: Tensor, z: Tensor, rounding: Tensor, kink: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Where units pass ``kink`` between knots: row, unit, part, place, kink, each [crossings].
+    """Where units cross ``kink`` between knots: row, unit, part, place, kink, each [crossings].
 
     Values within their rounding of the kink are moved onto it, in place.
     """
@@ -193,10 +193,10 @@ def _crossings(
 
 
 def _apart(t: Tensor, row: Tensor, part: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether a new knot is further from its neighbours than rounding; what its rounding goes with.
+    """Whether a new knot is further from its neighbours than rounding, and its magnitude.
 
-    A place is found from the nearer end of its interval (the finite one of a ray): its last digits
-    are those of the larger of the two.
+    A place is computed from the nearer end of its interval (the finite one of a ray), so its
+    rounding scales with the larger of the two.
     """
     left, right = t[row], t[row + 1]
     from_left = (part <= 0.5) | torch.isinf(right)
@@ -205,8 +205,8 @@ def _apart(t: Tensor, row: Tensor, part: Tensor, place: Tensor) -> tuple[Tensor,
     return (place - left > SAME * size) & (right - place > SAME * size), size
 
 
-def _bend(block: Block, activation: Activation) -> Block:
-    """Activated values for a continuous activation; directions take the slope of their branch."""
+def _continuous(block: Block, activation: PiecewiseAffine) -> Block:
+    """Values after a continuous activation; directions take the slope of their branch."""
     values = activation(block.values)
     for end, inner in ((0, 1), (-1, -2)):
         if torch.isinf(block.t[end]):
@@ -216,8 +216,8 @@ def _bend(block: Block, activation: Activation) -> Block:
     return Block(block.t, values, block.scale)
 
 
-def _break(block: Block, activation: Activation) -> Block:
-    """For an activation with jumps: both ends of every interval, on the branch of its middle."""
+def _with_jumps(block: Block, activation: PiecewiseAffine) -> Block:
+    """Values after an activation with jumps: both ends of each interval, on its own branch."""
     inside = block.t[1:] > block.t[:-1]
     left, right = block.values[:-1][inside], block.values[1:][inside]
     starts, ends = block.t[:-1][inside], block.t[1:][inside]
@@ -231,6 +231,6 @@ def _break(block: Block, activation: Activation) -> Block:
     t = torch.stack([starts, ends], 1).flatten()
     values = torch.stack([first, last], 1).flatten(0, 1)
     size = torch.maximum(scale, values.abs().amax(1))
-    again = torch.zeros_like(t, dtype=torch.bool)
-    again[1:] = (t[1:] == t[:-1]) & (values[1:] == values[:-1]).all(1)
-    return Block(t[~again], values[~again], size[~again])
+    repeated = torch.zeros_like(t, dtype=torch.bool)
+    repeated[1:] = (t[1:] == t[:-1]) & (values[1:] == values[:-1]).all(1)
+    return Block(t[~repeated], values[~repeated], size[~repeated])

@@ -1,10 +1,9 @@
-"""Shallow networks: few nodes on an interval, boxes, exponentials, and networks drawn at random.
+"""Shallow networks written by hand or sampled: intervals, boxes, exponentials, Barron functions.
 
-Chapter 2 of "deep learning theory" (Telgarsky): what one hidden layer can do, by construction.
+What one or two hidden layers can do, after Chapter 2 of "Deep learning theory" (Telgarsky).
 """
 
-from weightloom.construct.shallow.activations import Cosine, Exponential, Threshold
-from weightloom.construct.shallow.average import CertifiedL1, VerificationL1
+from weightloom.construct.certified import CertifiedL1, VerificationL1
 from weightloom.construct.shallow.boxes import box_indicator, box_network
 from weightloom.construct.shallow.exponential import (
     ExpNetwork,
@@ -18,6 +17,7 @@ from weightloom.construct.shallow.forms import (
     ThresholdForm,
     gaussian_form,
 )
+from weightloom.construct.shallow.interval import relu_interpolant, threshold_interpolant
 from weightloom.construct.shallow.maurey import (
     LawRow,
     NeuronMeasure,
@@ -26,16 +26,14 @@ from weightloom.construct.shallow.maurey import (
     fit_exponent,
     sampling_law,
 )
-from weightloom.construct.shallow.segments import relu_interpolant
 from weightloom.construct.shallow.spectrum import (
     BarronEstimate,
     GaussianSpectrum,
     NumericSpectrum,
     Spectrum,
     barron_norm,
-    gaussian_barron_bound,
 )
-from weightloom.construct.shallow.steps import threshold_interpolant
+from weightloom.networks.activations import Cosine, Exponential, Threshold
 
 __all__ = [
     # Functions on an interval
@@ -50,7 +48,7 @@ __all__ = [
     "ExpNetwork",
     "exp_approximant",
     "reduce_exponentials",
-    # Infinitely wide networks, and finite ones drawn from them
+    # Infinitely wide networks, and finite ones sampled from them
     "InfiniteNetwork",
     "ThresholdForm",
     "CosineForm",
@@ -62,7 +60,6 @@ __all__ = [
     "NumericSpectrum",
     "barron_norm",
     "BarronEstimate",
-    "gaussian_barron_bound",
     # Maurey's lemma
     "SignedMeasure",
     "NeuronMeasure",

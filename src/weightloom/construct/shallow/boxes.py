@@ -8,18 +8,18 @@ a 3-layer network whose integrated error is at most
     rho * (distance from a point to where its box took the value)     <= eps
   + sum_j |a_j| ((1/k + 2 gamma)^d - k^-d)                            <= eps.
 
-Corrections. The proof prints k = ceil(rho / (eps sqrt(d))), but |x - corner| may be sqrt(d) / k, so
-it must be k = ceil(rho sqrt(d) / eps). For g = sum_i x_i / sqrt(d), whose rho is 1, the boxes alone
-are off by sqrt(d) / (2 k) on average: with d = 5 and eps = 0.2237 the printed k = 2 gives 0.559,
-above the 2 eps = 0.447 that is claimed. "Omega" is an upper bound, O. And gamma
-need not be left to "sufficiently small":
+**Corrections.** The proof prints k = ceil(rho / (eps sqrt(d))), but |x - corner| may be as large as
+sqrt(d) / k, so k = ceil(rho sqrt(d) / eps). For g = sum_i x_i / sqrt(d), whose rho is 1, the boxes
+alone are off by sqrt(d) / (2 k) on average: with d = 5 and eps = 0.2237 the printed k = 2 gives
+0.559, above the 2 eps = 0.447 that is claimed. "Omega" is an upper bound, O. And gamma can be given
+instead of "sufficiently small":
 
     gamma = ((k^-d + tau)^(1/d) - 1/k) / 2,   tau = eps / sum_j |a_j|.
 
-Savings. The walls of neighbouring boxes coincide, so the first layer is shared: 3 k + 1 ReLUs for
-each axis instead of 4 d for each box. The middle of a box is half as far away as its corner: half
-as many boxes along each axis. And the middle of g's range goes to the output bias, which leaves
-smaller weights a_j and a larger gamma.
+**Savings.** The walls of neighbouring boxes coincide, so the first layer is shared: 3 k + 1 ReLUs
+for each axis instead of 4 d for each box. The middle of a box is half as far away as its corner, so
+half as many boxes along each axis are enough. And the middle of g's range goes to the output bias,
+which leaves smaller weights a_j and a larger gamma.
 """
 
 from __future__ import annotations
@@ -30,23 +30,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from weightloom.construct.box import Box
-from weightloom.construct.certified import Function
-from weightloom.construct.grid import Claim, Grid
-from weightloom.construct.interpolate import node_values
-from weightloom.construct.layers import Entries, dense_layer, measure
-from weightloom.construct.shallow.average import CertifiedL1
-from weightloom.construct.shallow.line import (
-    MAX_NODES,
-    ceil,
-    chosen,
+from weightloom.construct.certified import CertifiedL1, Function
+from weightloom.construct.checks import (
+    MAX_SHALLOW_NODES,
     limit_nodes,
-    require,
+    require_choice,
+    require_positive,
+    round_up,
     roundoff,
-)  # fmt: skip
-from weightloom.construct.shallow.line import (
-    gamma as summing,
 )
+from weightloom.construct.checks import gamma as relative_rounding
+from weightloom.construct.grid import Box, Grid, Regularity
+from weightloom.construct.interpolation import node_values
+from weightloom.construct.layers import Entries, dense_layer, measure
 from weightloom.errors import ConfigError
 
 __all__ = ["box_indicator", "box_network"]
@@ -68,14 +64,14 @@ def box_indicator(
 ) -> CertifiedL1:
     """f_gamma: 1 on the box [low, high], 0 outside the box widened by ``gamma``; 4 d + 1 ReLUs.
 
-    Its integrated error is at most the volume of the shell in between; ``error_bound`` is the mean
-    over ``domain`` (the widened box unless given), so that volume divided by the domain's.
+    Its integrated error is at most the volume of the shell in between. ``error_bound`` is for the
+    mean over ``domain`` (the widened box by default): that volume divided by the domain's.
 
-    >>> made = box_indicator([0.2, 0.4], [0.5, 0.9], 0.05, domain=Box.cube(2, 0, 1))
-    >>> made.nodes, round(made.error_bound, 6)
+    >>> c = box_indicator([0.2, 0.4], [0.5, 0.9], 0.05, domain=Box.cube(2, 0, 1))
+    >>> c.nodes, round(c.error_bound, 6)
     (9, 0.09)
     """
-    require("gamma", gamma)
+    require_positive("gamma", gamma)
     inside = Box(tuple(map(float, low)), tuple(map(float, high)))
     dims = inside.dims
     wide = Box(tuple(a - gamma for a in inside.low), tuple(b + gamma for b in inside.high))
@@ -91,7 +87,7 @@ def box_indicator(
     second.add(0 * columns, columns, torch.tensor(TRAPEZOID, dtype=torch.float64).repeat(dims))
     second.bias += 1.0 - dims
     layers = [first.layer(dtype, False), nn.ReLU(), second.layer(dtype, False), nn.ReLU()]
-    # The last layer only passes on.
+    # The last layer is the identity.
     network = nn.Sequential(*layers, dense_layer(torch.ones(1, 1, dtype=dtype), None))
     sides, whole = inside.sides, math.prod(b - a for a, b in domain.sides)
     shell = math.prod(b - a + 2 * gamma for a, b in sides) - math.prod(b - a for a, b in sides)
@@ -116,7 +112,7 @@ def box_network(
     place: str = "middle",
     dtype: torch.dtype = torch.float64,
     sparse: bool | None = None,
-    max_nodes: int = MAX_NODES,
+    max_nodes: int = MAX_SHALLOW_NODES,
 ) -> CertifiedL1:
     """A 3-layer ReLU network within 2 ``eps`` of a Lipschitz function on [0, 1]^dims, on average.
 
@@ -125,17 +121,18 @@ def box_network(
     each axis, Theorem 2.3 as corrected in the module docstring; ``"middle"`` needs half of that.
     d (3 k + 1) + k^d nodes.
 
-    >>> made = box_network(lambda p: p.prod(-1), 2, lipschitz=1.4143, eps=0.1)
-    >>> made.nodes, made.error_bound <= 0.2 + 1e-9, made.verify().error <= 0.2
+    >>> c = box_network(lambda p: p.prod(-1), 2, lipschitz=1.4143, eps=0.1)
+    >>> c.nodes, c.error_bound <= 0.2 + 1e-9, c.verify().error <= 0.2
     (189, True, True)
     """
-    require("lipschitz", lipschitz, zero=True)
-    require("eps", eps)
+    require_positive("lipschitz", lipschitz, zero=True)
+    require_positive("eps", eps)
     if dims < 1:
         raise ConfigError(f"dims={dims} was given; at least 1 is wanted")
-    reach = 2 if chosen("place", place, ("middle", "left")) == "middle" else 1
-    k = ceil(lipschitz * math.sqrt(dims) / (reach * eps))
-    limit_nodes(dims * (3 * k + 1) + k**dims, max_nodes, f"{dims} * (3 * {k} + 1) + {k}^{dims}")
+    reach = 2 if require_choice("place", place, ("middle", "left")) == "middle" else 1
+    k = round_up(lipschitz * math.sqrt(dims) / (reach * eps))
+    what = f"a network of {dims} * (3 * {k} + 1) + {k}^{dims} nodes"
+    limit_nodes(dims * (3 * k + 1) + k**dims, max_nodes, what)
     domain = Box.cube(dims, 0.0, 1.0)
     grid = Grid(domain, (k,) * dims)
     half = 0.0 if place == "middle" else 0.5 / k
@@ -146,14 +143,14 @@ def box_network(
     values = node_values(shifted, grid)
     if values.shape[1] != 1:
         raise ConfigError(f"the target has {values.shape[1]} outputs; one is wanted")
-    Claim(lipschitz, "2").check(grid, values)
-    _try_claim(target, dims, lipschitz)
+    Regularity(lipschitz, "2").check(grid, values)
+    _test_lipschitz(target, dims, lipschitz)
     offset = float(values.max() + values.min()) / 2
     outer = values[:, 0] - offset
     total = float(outer.abs().sum())
     gamma, shell = _shell(k, dims, eps / total if total else math.inf)
     network = _stack(grid, gamma, outer, offset, dtype, sparse)
-    # Boxes whose ReLU is not well below zero where it should be zero: all axes but one inside.
+    # Boxes whose ReLU may be nonzero by rounding where it should be zero: all axes but one inside.
     near = min(total, dims * k * 2.0 ** (dims - 1) * float(outer.abs().max()))
     leak = _rounding(dims, gamma, 1.0 + gamma, dtype)
     if leak >= 0.5:
@@ -163,13 +160,13 @@ def box_network(
         )
     active = 2.0**dims * float(outer.abs().max()) + near * leak + abs(offset)
     bound = lipschitz * math.sqrt(dims) / (reach * k) + total * shell
-    bound += near * leak + summing(k**dims + 3, dtype) * active
+    bound += near * leak + relative_rounding(k**dims + 3, dtype) * active
     size = measure(network)
     return CertifiedL1(network, bound, size.nodes, size.layers, size.nonzeros, domain, target)
 
 
-def _try_claim(target: Function, dims: int, lipschitz: float) -> None:
-    """Raise if one of some random pairs of near points refutes the Lipschitz constant."""
+def _test_lipschitz(target: Function, dims: int, lipschitz: float) -> None:
+    """Raise if random pairs of near points refute the Lipschitz constant."""
     generator = torch.Generator().manual_seed(0)
     ends = Box.cube(dims, 0.0, 1.0)
     a = ends.sample(PAIRS, generator)
@@ -180,7 +177,7 @@ def _try_claim(target: Function, dims: int, lipschitz: float) -> None:
     steep = (values[0] - values[1]).abs() / (a - b).norm(dim=-1)
     worst = int(steep.argmax())
     if not float(steep[worst]) <= lipschitz * (1 + 1e-6) + 1e-12:
-        pair = [[round(c, 6) for c in one[worst].tolist()] for one in (a, b)]
+        pair = [[round(c, 6) for c in points[worst].tolist()] for points in (a, b)]
         raise ConfigError(
             f"the function is not {lipschitz:g}-Lipschitz in the 2-norm: between {pair[0]} and "
             f"{pair[1]} it changes by {float(steep[worst]):.6g} per unit; pass lipschitz= at least "
@@ -191,8 +188,8 @@ def _try_claim(target: Function, dims: int, lipschitz: float) -> None:
 def _shell(k: int, dims: int, tau: float) -> tuple[float, float]:
     """gamma, and the volume of the shell around a box of side 1/k: at most tau.
 
-    gamma = ((k^-d + tau)^(1/d) - 1/k) / 2 without cancellation; not above 1 / (4 k), so that a
-    point is near two boxes along an axis at most.
+    gamma = ((k^-d + tau)^(1/d) - 1/k) / 2 without cancellation, but at most 1 / (4 k), so that a
+    point is near at most two boxes along an axis.
     """
     wider = math.expm1(math.log1p(tau * float(k) ** dims) / dims) / 2 if tau < math.inf else 1.0
     gamma = min(wider, 0.25) / k
@@ -215,7 +212,7 @@ def _stack(
     dtype: torch.dtype,
     sparse: bool | None,
 ) -> nn.Sequential:
-    """The network: knots of all walls, one ReLU for each box, the weighted sum."""
+    """The network: knots of all walls, a ReLU for each box, and the weighted sum."""
     dims, k = grid.dims, grid.counts[0]
     walls = torch.arange(k + 1, dtype=torch.float64) / k
     # Per axis: wall - gamma for all walls but the last, wall for all, wall + gamma but the first.
@@ -239,11 +236,11 @@ def _stack(
 def _rounding(dims: int, gamma: float, largest: float, dtype: torch.dtype) -> float:
     """How far rounding moves one box's ReLU, for coordinates and knots up to ``largest``.
 
-    A ramp (z - knot) / gamma: the input, the weight, the product, the knot twice and the sum move
-    it by u each relative to at most 2 * largest / gamma: 8 u largest / gamma in all. Then 4 d of
+    A ramp (z - knot) / gamma: the input, the weight, the product, the knot twice and the sum each
+    change it by u relative to at most 2 * largest / gamma: 8 u largest / gamma in all. Then 4 d of
     them and d - 1 are added.
     """
     ramp = 2 * largest / gamma
     each = 4 * (roundoff(dtype) + roundoff(torch.float64)) * ramp
-    added = summing(4 * dims + 1, dtype) * (4 * dims * (ramp + each) + dims)
+    added = relative_rounding(4 * dims + 1, dtype) * (4 * dims * (ramp + each) + dims)
     return 4 * dims * each + added

@@ -1,9 +1,9 @@
-"""Integrals over a box, and draws from a density in it, in up to three dimensions.
+"""Integrals over a box, and exact samples from a density in it, in up to three dimensions.
 
-The box is cut into cells. Integrals are Gauss-Legendre sums in each cell. Draws are exact, by
-rejection: a cell in proportion to a ceiling of the density there, a uniform point in it, kept with
-probability density / ceiling. The ceiling is 1.25 times the largest value seen in the cell; should
-a draw ever be above its ceiling, that is an error, not a bias.
+The box is cut into cells. Integrals are Gauss-Legendre sums in each cell. Samples come from
+rejection: choose a cell in proportion to a ceiling of the density there and a uniform point in it,
+and keep the point with probability density / ceiling. The ceiling is 1.25 times the largest value
+evaluated in the cell. A point above its ceiling raises an error instead of biasing the samples.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weightloom.construct.box import Box
 from weightloom.construct.certified import Function
+from weightloom.construct.grid import Box
 from weightloom.errors import ConfigError
 
 __all__ = ["Cells", "Density"]
 
+# By dimension: cells per axis, and quadrature nodes per axis and cell.
 COUNTS = {1: 2048, 2: 96, 3: 24}
 NODES = {1: 5, 2: 3, 3: 3}
+# Ceiling of a density in a cell, relative to its largest value there.
 HEADROOM = 1.25
 
 
@@ -59,14 +61,14 @@ class Cells:
         return values.reshape(len(self.low), -1).sum(-1)
 
     def density(self, function: Function) -> Density:
-        """The function (>= 0) as a density to draw from; it need not integrate to one."""
+        """The function (>= 0) as a density to sample from; it need not integrate to one."""
         d = self.box.dims
         corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * d).reshape(-1, d)
         places = torch.cat([self._inner, corners])
-        seen = _values(function, (self.low[:, None] + places * self.side).flatten(0, 1))
-        if bool((seen < 0).any()):
-            raise ConfigError(f"a density is {float(seen.min()):g} somewhere; it must be >= 0")
-        largest = seen.reshape(len(self.low), -1).amax(-1)
+        values = _values(function, (self.low[:, None] + places * self.side).flatten(0, 1))
+        if bool((values < 0).any()):
+            raise ConfigError(f"a density is {float(values.min()):g} somewhere; it must be >= 0")
+        largest = values.reshape(len(self.low), -1).amax(-1)
         return Density(self, function, HEADROOM * largest)
 
 
@@ -97,8 +99,8 @@ class Density:
                     f"the density at {at} is {float(ratio.max()) * HEADROOM:.3g} times what was "
                     f"seen in its cell; give more cells"
                 )
-            luck = torch.rand(tries, dtype=torch.float64, generator=generator)
-            kept.append(points[luck < ratio][:wanted])
+            uniform = torch.rand(tries, dtype=torch.float64, generator=generator)
+            kept.append(points[uniform < ratio][:wanted])
             wanted -= len(kept[-1])
         return torch.cat(kept)
 

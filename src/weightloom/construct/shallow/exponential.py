@@ -1,9 +1,8 @@
-"""Networks of exponentials, and their reduction to any activation: Lemma 2.7 and Theorem 2.5.
+"""Networks of exponentials, and their conversion to other activations: Lemma 2.7, Theorem 2.5.
 
 Sums a.exp(V x) are closed under addition and multiplication and separate points, hence dense in
-the continuous functions on [0, 1]^d (Stone-Weierstrass; not constructive). Each is turned into a
-network of another activation by one approximant p of exp on an interval, put in place of every
-exponential:
+the continuous functions on [0, 1]^d (Stone-Weierstrass; not constructive). Each becomes a network
+of another activation when an approximant p of exp on an interval replaces every exponential:
 
     f(x) = sum_j a_j p(v_j.x),   |f - h| <= sum_j |a_j| * sup |p - exp|.
 
@@ -18,43 +17,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weightloom.construct.box import Box
 from weightloom.construct.certified import Certified, Function
-from weightloom.construct.shallow.activations import (
-    Exponential,
-    Threshold,
-    read_shallow,
-    shallow_network,
-)
-from weightloom.construct.shallow.line import (
-    MAX_NODES,
-    ceil,
-    chosen,
+from weightloom.construct.checks import (
+    MAX_SHALLOW_NODES,
     gamma,
     limit_nodes,
-    require,
+    require_choice,
+    require_positive,
+    round_up,
     roundoff,
 )
-from weightloom.construct.shallow.segments import relu_interpolant
-from weightloom.construct.shallow.steps import stack_steps
+from weightloom.construct.grid import Box
+from weightloom.construct.layers import read_shallow, shallow_network
+from weightloom.construct.shallow.interval import relu_interpolant, stack_steps
 from weightloom.errors import ConfigError
+from weightloom.networks.activations import Exponential, Threshold, lookup
 
 __all__ = ["ExpNetwork", "exp_approximant", "reduce_exponentials"]
-
-# Largest slopes of activations, for the effect of rounding in front of them.
-SLOPES: dict[type[nn.Module], float] = {
-    nn.ReLU: 1.0,
-    nn.Tanh: 1.0,
-    nn.Sigmoid: 0.25,
-    nn.Softplus: 1.0,
-    nn.GELU: 1.13,
-    nn.SiLU: 1.1,
-}
 
 
 @dataclass(frozen=True, eq=False)
 class ExpNetwork:
-    """h(x) = sum_j outer_j exp(inner_j.x): outer [m], inner [m, d]. Sums and products are again.
+    """h(x) = sum_j outer_j exp(inner_j.x): outer [m], inner [m, d]; closed under + and *.
 
     >>> f = ExpNetwork.separating(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0]))
     >>> (f * f + f)(torch.tensor([[0.0, 0.0]])).item()
@@ -82,8 +66,8 @@ class ExpNetwork:
         (The proof of Lemma 2.7 prints the two values the other way round.)
         """
         x, other = x.double(), other.double()
-        apart = x - other
-        return cls((-(other @ apart)).exp()[None], apart[None])
+        difference = x - other
+        return cls((-(other @ difference)).exp()[None], difference[None])
 
     def __call__(self, x: Tensor) -> Tensor:
         return (x.double() @ self.inner.T).exp() @ self.outer
@@ -103,8 +87,8 @@ class ExpNetwork:
 
     def network(self, dtype: torch.dtype = torch.float64) -> nn.Sequential:
         """The same as an `nn.Sequential` with `Exponential` activations."""
-        none = torch.zeros_like(self.outer)
-        return shallow_network(self.inner, none, self.outer, 0.0, Exponential(), dtype)
+        bias = torch.zeros_like(self.outer)
+        return shallow_network(self.inner, bias, self.outer, 0.0, Exponential(), dtype)
 
     def range(self, domain: Box) -> tuple[float, float]:
         """Least and largest v_j.x over the domain and over j."""
@@ -124,18 +108,17 @@ def exp_approximant(
     activation: str = "relu",
     *,
     dtype: torch.dtype = torch.float64,
-    max_nodes: int = MAX_NODES,
+    max_nodes: int = MAX_SHALLOW_NODES,
 ) -> Certified:
     """exp on [low, high] within ``eps``, by "relu" or "threshold" nodes.
 
-    Both adapt: the thresholds stand at equal steps of exp, the corners of the polygon where exp
-    bends.
+    Both are adaptive: thresholds at equal steps of exp, corners of the polygon where exp bends.
 
     >>> exp_approximant(-1.0, 1.0, 0.01).nodes, exp_approximant(-1.0, 1.0, 0.01, "threshold").nodes
     (6, 118)
     """
-    chosen("activation", activation, ("relu", "threshold"))
-    require("eps", eps)
+    require_choice("activation", activation, ("relu", "threshold"))
+    require_positive("eps", eps)
     domain = Box((float(low),), (float(high),))
     if high > 700:
         raise ConfigError(f"exp({high:g}) is not a finite number; scale the problem down")
@@ -155,8 +138,8 @@ def exp_approximant(
             max_nodes=max_nodes,
         )
     bottom = math.exp(low)
-    count = ceil((steep - bottom) / (2 * eps))
-    limit_nodes(count, max_nodes, "ceil((exp(high) - exp(low)) / (2 * eps))")
+    count = round_up((steep - bottom) / (2 * eps))
+    limit_nodes(count, max_nodes, "a network of ceil((exp(high) - exp(low)) / (2 * eps)) steps")
     step = (steep - bottom) / count
     heights = bottom + step * (torch.arange(count, dtype=torch.float64) + 0.5)
     starts = (heights - step / 2).log().clamp(min=low)
@@ -176,19 +159,19 @@ def reduce_exponentials(
     target_error: float = 0.0,
     activation_slope: float | None = None,
     dtype: torch.dtype = torch.float64,
-    max_nodes: int = MAX_NODES,
+    max_nodes: int = MAX_SHALLOW_NODES,
 ) -> Certified:
-    """The exponentials of ``network`` replaced by another activation: step 2 of Theorem 2.5.
+    """Replace the exponentials of ``network`` by another activation: step 2 of Theorem 2.5.
 
     ``approximant`` is "relu" or "threshold" (then ``eps`` is the error wanted), or a certified
-    shallow network for exp on an interval that holds every v_j.x, x in ``domain`` (the unit cube).
-    The bound is |a|_1 times that of the approximant, plus rounding, plus ``target_error``, your
-    bound for |h - target| if there is a ``target``. For an activation that is not known here say
-    how steep it gets (``activation_slope``).
+    shallow network for exp on an interval that contains every v_j.x, x in ``domain`` (by default
+    the unit cube). The bound is |a|_1 times that of the approximant, plus rounding, plus
+    ``target_error``, your bound for |h - target| if you pass a ``target``. For an activation that
+    is not in the table pass its Lipschitz constant (``activation_slope``).
 
     >>> h = ExpNetwork(torch.tensor([0.5, 0.5]), torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))  # cosh
-    >>> made = reduce_exponentials(h, eps=0.05)
-    >>> made.nodes, made.verify().error <= made.error_bound < 0.0501
+    >>> c = reduce_exponentials(h, eps=0.05)
+    >>> c.nodes, c.verify().error <= c.error_bound < 0.0501
     (6, True)
     """
     domain = Box.cube(network.inner.shape[1], 0.0, 1.0) if domain is None else domain
@@ -199,7 +182,7 @@ def reduce_exponentials(
             raise ConfigError(
                 f"approximant={approximant!r} is built for an error; give it: eps=..."
             )
-        require("eps", eps)
+        require_positive("eps", eps)
         # Rounding may leave the interval by a little.
         margin = 16 * gamma(domain.dims + 4, dtype) * max(1.0, _reach(network, domain))
         each = eps / weight if weight else 1.0
@@ -216,7 +199,7 @@ def reduce_exponentials(
             f"an interval that holds [{low:g}, {high:g}] is wanted"
         )
     m, n = len(network.outer), len(outer)
-    limit_nodes(m * n, max_nodes, f"{m} exponentials * {n} nodes")
+    limit_nodes(m * n, max_nodes, f"a network of {m} exponentials * {n} nodes")
     # Unit (j, i): s(w_i v_j.x + b_i) with weight a_j u_i.
     weights = (network.inner[:, None] * inner).flatten(0, 1)
     last = torch.outer(network.outer, outer).flatten()
@@ -238,10 +221,10 @@ def _rounding(
     """What rounding adds to |a|_1 sup |p - exp|.
 
     z = w_i v_j.x + b_i is computed with an error of at most gamma(d + 4) Z, Z = |w_i| |v_j|.|x| +
-    |b_i|. Behind an activation with slope S this is at most S gamma(d + 4) Z; for thresholds it
-    moves v_j.x by gamma(d + 4) Z / |w_i|, less than half of any step, so one step at most is
-    decided wrongly, and only there where exp differs by (largest exp) * (that move). The sum of
-    m n terms adds gamma(m n + 4) times their absolute values.
+    |b_i|. After an activation with slope S this is at most S gamma(d + 4) Z. For thresholds it
+    moves v_j.x by gamma(d + 4) Z / |w_i|, less than half of any step, so at most one step is
+    decided wrongly, and only where exp differs by (largest exp) * (that move). The sum of m n terms
+    adds gamma(m n + 4) times their absolute values.
     """
     inner, bias, outer, offset, _ = read_shallow(approximant.network)
     reach = torch.tensor(domain.sides, dtype=torch.float64).abs().amax(1)
@@ -257,7 +240,9 @@ def _rounding(
         in_front = float(network.outer.abs().sum()) * steep * moved
         values = torch.ones_like(size)
     else:
-        slope = SLOPES.get(type(activation)) if slope is None else slope
+        known = lookup(activation)
+        if slope is None and known is not None:
+            slope = known.lipschitz
         if slope is None:
             raise ConfigError(
                 f"how steep {type(activation).__name__} gets is not known here; pass "
@@ -280,7 +265,7 @@ def _reach(network: ExpNetwork, domain: Box) -> float:
 def _check_steps(
     network: ExpNetwork, approximant: Certified, domain: Box, starts: Tensor, moved: float
 ) -> None:
-    """The steps must be wider than rounding, and the interval must leave room for it."""
+    """Raise unless steps are wider than rounding and the interval leaves room for it."""
     width = float(starts.diff().min()) if len(starts) > 1 else math.inf
     low, high = network.range(domain)
     (below, above) = approximant.domain.sides[0]

@@ -1,12 +1,12 @@
-"""Infinite-width networks that equal a function, and finite ones drawn from them.
+"""Infinite-width networks that equal a function, and finite ones sampled from them.
 
     ThresholdForm  g(x) = g(low) + integral of g'(b) 1[x >= b] db                 (Prop. 2.8)
     CosineForm     g(x) = integral of |g~(w)| cos(2 pi (w.x + theta(w))) dw       (2.10)
     BarronForm     g(x) = g(0) + double integral of q(w, b) 1[w.x >= b] db dw     (Thm 2.12)
 
 with q(w, b) = -4 pi |g~(w)| sin(2 pi (b + theta(w))) for 0 <= b <= |w|, |x| <= 1. Each is
-g = offset + mass * E[s V], where the neuron V is drawn in proportion to the absolute density and s
-is its sign; so the mean of m draws,
+g = offset + mass * E[s V], where the neuron V is sampled in proportion to the absolute density and
+s is its sign; so the mean of m samples,
 
     offset + (mass / m) sum_j s_j V_j(x),
 
@@ -16,8 +16,8 @@ sketch that opens Section 2.4 prints the sum without the 1 / m: its mean is m ti
 About (2.11). Its last line replaces b by -b and w by -w in one term. That is no identity for a
 single w: for theta = 0 and w.x = -1/4 the left side is -1 and the right one 0. It holds after
 integrating over w, where w and -w both occur, and theta(-w) = -theta(w) makes the bracket
--2 sin(2 pi (b + theta(w))). That is where q above comes from. Its mass is at most twice the Barron
-norm: for x exp(-pi x^2) it is 4/pi (1 + 2.3e-6), under the bound 2.
+-2 sin(2 pi (b + theta(w))), which gives q above. Its mass is at most twice the Barron norm: for
+x exp(-pi x^2) it is 4/pi (1 + 2.3e-6), under the bound 2.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weightloom.construct.box import Box
 from weightloom.construct.certified import WIDEST, Function
-from weightloom.construct.shallow.activations import Cosine, Threshold, shallow_network
+from weightloom.construct.checks import require_neurons, require_positive
+from weightloom.construct.grid import Box
+from weightloom.construct.layers import shallow_network
 from weightloom.construct.shallow.cells import Cells
-from weightloom.construct.shallow.line import UNIT, neurons, require, size_of
+from weightloom.construct.shallow.interval import UNIT, interval_size
 from weightloom.construct.shallow.spectrum import GaussianSpectrum, Spectrum, swept
 from weightloom.errors import ConfigError
+from weightloom.networks.activations import Cosine, Threshold
 
 __all__ = ["BarronForm", "CosineForm", "InfiniteNetwork", "ThresholdForm", "gaussian_form"]
 
@@ -56,7 +58,7 @@ class InfiniteNetwork(ABC):
     def sample(
         self, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> nn.Sequential:
-        """A shallow network of m neurons, drawn so that its mean is the function."""
+        """A shallow network of m random neurons whose expectation is the function."""
 
     @abstractmethod
     def second_moment(self, points: Tensor) -> float:
@@ -68,12 +70,12 @@ class InfiniteNetwork(ABC):
         With ``points``, their own second moment instead of mass^2.
         """
         square = self.mass**2 if points is None else self.second_moment(points)
-        return square / neurons(m)
+        return square / require_neurons(m)
 
     def expected_error(self, m: int, points: Tensor) -> float:
         """The mean squared error of `sample` over the points, exactly: (E|V|^2 - |EV|^2) / m."""
         mean = (self.evaluate(points) - self.offset).square().mean()
-        return (self.second_moment(points) - float(mean)) / neurons(m)
+        return (self.second_moment(points) - float(mean)) / require_neurons(m)
 
 
 class ThresholdForm(InfiniteNetwork):
@@ -98,7 +100,7 @@ class ThresholdForm(InfiniteNetwork):
         domain: Box = UNIT,
         cells: int | None = None,
     ) -> None:
-        _, _, self.low = size_of(domain)
+        _, _, self.low = interval_size(domain)
         self.derivative, self.offset, self.domain = derivative, float(offset), domain
         self._cells = Cells(domain, cells)
         self._density = self._cells.density(self._size)
@@ -115,7 +117,7 @@ class ThresholdForm(InfiniteNetwork):
 
     def _up_to(self, density: Function, points: Tensor) -> Tensor:
         """Integral of the density from the low end to each point: whole cells, then a part."""
-        x = _inside(points, 1)[:, 0]
+        x = _as_points(points, 1)[:, 0]
         width = float(self._cells.side)
         whole = torch.cat([torch.zeros(1).double(), self._cells.per_cell(density).cumsum(0)])
         cell = ((x - self.low) / width).floor().clamp(0, len(whole) - 2).long()
@@ -130,7 +132,7 @@ class ThresholdForm(InfiniteNetwork):
     ) -> nn.Sequential:
         if self.mass == 0:
             raise ConfigError("the derivative is zero everywhere; there is nothing to draw")
-        at = self._density.draw(neurons(m), generator)
+        at = self._density.draw(require_neurons(m), generator)
         outer = self.mass / m * self.derivative(at).double().sign()
         ones = torch.ones(m, 1, dtype=torch.float64)
         return shallow_network(ones, -at[:, 0], outer, self.offset, Threshold(), dtype)
@@ -160,7 +162,7 @@ class CosineForm(InfiniteNetwork):
     def sample(
         self, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> nn.Sequential:
-        w = self.spectrum.draw(neurons(m), 0, generator)
+        w = self.spectrum.draw(require_neurons(m), 0, generator)
         outer = torch.full((m,), self.mass / m, dtype=torch.float64)
         turn = 2 * math.pi
         return shallow_network(turn * w, turn * self.spectrum.phase(w), outer, 0.0, Cosine(), dtype)
@@ -182,7 +184,7 @@ class BarronForm(InfiniteNetwork):
     def __init__(
         self, spectrum: Spectrum, offset: float | None = None, radius: float = 1.0
     ) -> None:
-        self.spectrum, self.radius = spectrum, require("radius", radius)
+        self.spectrum, self.radius = spectrum, require_positive("radius", radius)
         if offset is None:
             offset = spectrum.at_zero()
         self.offset = float(offset)
@@ -195,29 +197,29 @@ class BarronForm(InfiniteNetwork):
         return torch.where((b >= 0) & (b <= self.radius * w.norm(dim=-1)), q, torch.zeros_like(q))
 
     def evaluate(self, points: Tensor) -> Tensor:
-        """Quadrature over w; the integral over b is closed."""
+        """Quadrature over w; the integral over b has a closed form."""
         turn = 2 * math.pi
 
         def at(x: Tensor, w: Tensor) -> Tensor:
             start = self.spectrum.phase(w)
             return 2 * ((turn * (self._reached(x, w) + start)).cos() - (turn * start).cos())
 
-        return self.offset + _over_frequencies(self.spectrum, self._checked(points), at)
+        return self.offset + _over_frequencies(self.spectrum, self._within_radius(points), at)
 
     def second_moment(self, points: Tensor) -> float:
         def at(x: Tensor, w: Tensor) -> Tensor:
             start = self.spectrum.phase(w)
             return 4 * math.pi * (swept(self._reached(x, w) + start) - swept(start))
 
-        points = self._checked(points)
+        points = self._within_radius(points)
         return self.mass * float(_over_frequencies(self.spectrum, points, at).mean())
 
     def _reached(self, x: Tensor, w: Tensor) -> Tensor:
-        """The b with w.x >= b that q allows end here: [n, frequencies]."""
+        """The largest b with w.x >= b in the support of q: [n, frequencies]."""
         return (x @ w.T).clamp(min=0.0).minimum(self.radius * w.norm(dim=-1))
 
-    def _checked(self, points: Tensor) -> Tensor:
-        points = _inside(points, self.spectrum.dims)
+    def _within_radius(self, points: Tensor) -> Tensor:
+        points = _as_points(points, self.spectrum.dims)
         furthest = float(points.norm(dim=-1).max())
         if furthest > self.radius * (1 + 1e-9):
             raise ConfigError(
@@ -231,18 +233,19 @@ class BarronForm(InfiniteNetwork):
     ) -> nn.Sequential:
         """w in proportion to |w| |g~(w)|, b uniform, kept with probability |sin|: exactly |q|."""
         kept: list[Tensor] = []
-        wanted = neurons(m)
+        wanted = require_neurons(m)
         while wanted > 0:
             w = self.spectrum.draw(3 * wanted + 16, 1, generator)
-            place, luck = torch.rand(2, len(w), dtype=torch.float64, generator=generator)
-            b = place * self.radius * w.norm(dim=-1)
+            position, uniform = torch.rand(2, len(w), dtype=torch.float64, generator=generator)
+            b = position * self.radius * w.norm(dim=-1)
             wave = (2 * math.pi * (b + self.spectrum.phase(w))).sin()
-            drawn = torch.cat([w, b[:, None], -wave.sign()[:, None]], 1)[luck < wave.abs()]
-            kept.append(drawn[:wanted])
+            neurons = torch.cat([w, b[:, None], -wave.sign()[:, None]], 1)
+            kept.append(neurons[uniform < wave.abs()][:wanted])
             wanted -= len(kept[-1])
-        every = torch.cat(kept)
-        outer = self.mass / m * every[:, -1]
-        return shallow_network(every[:, :-2], -every[:, -2], outer, self.offset, Threshold(), dtype)
+        neurons = torch.cat(kept)
+        outer = self.mass / m * neurons[:, -1]
+        weight, bias = neurons[:, :-2], -neurons[:, -2]
+        return shallow_network(weight, bias, outer, self.offset, Threshold(), dtype)
 
 
 def gaussian_form(
@@ -257,7 +260,7 @@ def gaussian_form(
     return BarronForm(GaussianSpectrum(dims, sigma, height), radius=radius)
 
 
-def _inside(points: Tensor, dims: int) -> Tensor:
+def _as_points(points: Tensor, dims: int) -> Tensor:
     if points.dim() != 2 or points.shape[1] != dims:
         raise ConfigError(f"points have shape {list(points.shape)}; wanted [n, {dims}]")
     return points.to(torch.float64)
@@ -266,9 +269,9 @@ def _inside(points: Tensor, dims: int) -> Tensor:
 def _over_frequencies(
     spectrum: Spectrum, points: Tensor, neuron: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Integral of |g~(w)| neuron(x, w) dw at all points, in pieces that fit: [n]."""
+    """Integral of |g~(w)| neuron(x, w) dw at all points, in batches that fit: [n]."""
     cells = spectrum.cells()
-    points = _inside(points, spectrum.dims)
+    points = _as_points(points, spectrum.dims)
     weights = cells.weights * spectrum.magnitude(cells.places)
     rows = max(1, WIDEST // len(weights))
     return torch.cat([neuron(x, cells.places) @ weights for x in points.split(rows)])

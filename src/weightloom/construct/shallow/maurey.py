@@ -1,14 +1,14 @@
-"""Maurey's lemma: k draws stand in for a mean, with a squared error of 1/k (Section 2.4).
+"""Maurey's lemma: k samples approximate a mean with a squared error of order 1/k (Section 2.4).
 
-If X = E V in a Hilbert space and V_1, ..., V_k are independent draws, then
+If X = E V in a Hilbert space and V_1, ..., V_k are independent samples, then
 
     E |X - mean_i V_i|^2 = (E |V|^2 - |X|^2) / k <= E |V|^2 / k <= sup |V|^2 / k      (Lemma 2.16).
 
-For a signed measure mu the draws are s |mu|_1 g(.; w) with w drawn in proportion to |mu| and s its
-sign (Lemma 2.17). The bound holds in expectation, and therefore for some draw; Example 2.18 (1)
-states it for a sample, which is false: for f = sin(2 pi x) and P at the point x = 1 every third
-sample is above |mu|_1^2 / k, and for P uniform on [0, 1] about one in eight. `best_draw` looks for
-one of those that are below.
+For a signed measure mu the samples are s |mu|_1 g(.; w) with w sampled in proportion to |mu| and s
+its sign (Lemma 2.17). The bound holds in expectation, and therefore for some sample; Example 2.18
+(1) states it for every sample, which is false: for f = sin(2 pi x) and P at the point x = 1 every
+third sample is above |mu|_1^2 / k, and for P uniform on [0, 1] about one in eight. `best_draw`
+looks for one that is below.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.construct.certified import WIDEST, Function
-from weightloom.construct.shallow.activations import read_shallow, shallow_network
-from weightloom.construct.shallow.line import neurons
+from weightloom.construct.checks import require_neurons
+from weightloom.construct.layers import read_shallow, shallow_network
 from weightloom.errors import CertificateError, ConfigError
 
 __all__ = ["LawRow", "NeuronMeasure", "SignedMeasure", "best_draw", "fit_exponent", "sampling_law"]
 
 
-class Sampled(Protocol):
-    """What can be sampled: infinite-width forms (`InfiniteNetwork`) and `NeuronMeasure`."""
+class NetworkSampler(Protocol):
+    """Anything that samples networks: `InfiniteNetwork` and `NeuronMeasure`."""
 
     def evaluate(self, points: Tensor) -> Tensor: ...
 
@@ -75,34 +75,34 @@ class SignedMeasure:
         return self.weights @ self.vectors
 
     def second_moment(self) -> float:
-        """E |V|^2 for V = s |mu|_1 vector, drawn in proportion to |weights|."""
+        """E |V|^2 for V = s |mu|_1 vector, sampled in proportion to |weights|."""
         return self.mass * float(self.weights.abs() @ self.vectors.square().sum(-1))
 
     def bound(self, k: int) -> float:
         """E |V|^2 / k."""
-        return self.second_moment() / neurons(k)
+        return self.second_moment() / require_neurons(k)
 
     def expected_error(self, k: int) -> float:
         """(E |V|^2 - |E V|^2) / k, exactly."""
-        return (self.second_moment() - float(self.mean().square().sum())) / neurons(k)
+        return (self.second_moment() - float(self.mean().square().sum())) / require_neurons(k)
 
     def sample(self, k: int, generator: torch.Generator, trials: int = 1) -> Tensor:
-        """Means of k draws: [trials, p]."""
-        size = trials * neurons(k)
-        drawn = torch.multinomial(
+        """Means of k samples: [trials, p]."""
+        size = trials * require_neurons(k)
+        atoms = torch.multinomial(
             self.weights.abs(), size, replacement=True, generator=generator
         ).reshape(trials, k)
-        # How often each atom was drawn; then one product for all trials.
+        # Count how often each atom occurs; then one product serves all trials.
         counts = torch.zeros(trials, len(self.weights), dtype=torch.float64)
-        counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+        counts.scatter_add_(1, atoms, torch.ones_like(atoms, dtype=torch.float64))
         return self.mass / k * (counts * self.weights.sign()) @ self.vectors
 
 
 class NeuronMeasure:
-    """A shallow network as a signed measure over its neurons; `sample` draws a smaller one.
+    """A shallow network as a signed measure over its neurons; `sample` returns a smaller one.
 
-    Weights are the output weights, so neurons are drawn in proportion to |a_j| and come back with
-    weight |a|_1 sign(a_j) / m; neurons drawn more than once are merged. The output bias stays.
+    The measure's weights are the output weights a_j: neurons are sampled in proportion to |a_j| and
+    get the weight |a|_1 sign(a_j) / m. Repeated neurons are merged. The output bias is kept.
 
     >>> wide = nn.Sequential(nn.Linear(2, 500), nn.ReLU(), nn.Linear(500, 1))
     >>> small = NeuronMeasure(wide).sample(20, torch.Generator().manual_seed(0))
@@ -130,19 +130,19 @@ class NeuronMeasure:
     def bound(self, m: int, points: Tensor | None = None) -> float:
         if points is None:
             raise ConfigError("how large the neurons are depends on the points; pass points=")
-        return self.second_moment(points) / neurons(m)
+        return self.second_moment(points) / require_neurons(m)
 
     def expected_error(self, m: int, points: Tensor) -> float:
         mean = float((self.evaluate(points) - self.offset).square().mean())
-        return (self.second_moment(points) - mean) / neurons(m)
+        return (self.second_moment(points) - mean) / require_neurons(m)
 
     def sample(
         self, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> nn.Sequential:
-        drawn = torch.multinomial(
-            self.outer.abs(), neurons(m), replacement=True, generator=generator
+        indices = torch.multinomial(
+            self.outer.abs(), require_neurons(m), replacement=True, generator=generator
         )
-        kept, times = drawn.unique(return_counts=True)
+        kept, times = indices.unique(return_counts=True)
         outer = self.mass / m * times * self.outer[kept].sign()
         return shallow_network(
             self.weight[kept], self.bias[kept], outer, self.offset, self.activation, dtype
@@ -151,7 +151,7 @@ class NeuronMeasure:
 
 @dataclass(frozen=True)
 class LawRow:
-    """Networks of one width: their mean squared error beside Maurey's bound."""
+    """Sampled networks of one width: their mean squared error, and Maurey's bound."""
 
     width: int
     error: float
@@ -159,11 +159,11 @@ class LawRow:
     standard_error: float
     bound: float
     above: float
-    """share of trials whose error is above the bound: the lemma does not exclude them"""
+    """fraction of trials whose error is above the bound, which the lemma allows"""
 
 
 def sampling_law(
-    form: Sampled,
+    form: NetworkSampler,
     widths: Sequence[int],
     points: Tensor,
     *,
@@ -194,8 +194,8 @@ def sampling_law(
             [_error(form.sample(width, generator), points, wanted) for _ in range(trials)]
         )
         spread = float(errors.std()) / math.sqrt(trials)
-        # Errors that equal the bound are not above it, whatever rounding says: ties are common
-        # where errors are those of a random walk.
+        # Errors equal to the bound up to rounding are not above it. Ties are common where errors
+        # are those of a random walk.
         above = float((errors > bound * (1 + 1e-9)).double().mean())
         rows.append(LawRow(width, float(errors.mean()), spread, bound, above))
     return rows
@@ -214,7 +214,7 @@ def fit_exponent(rows: Sequence[LawRow]) -> float:
 
 
 def best_draw(
-    form: Sampled,
+    form: NetworkSampler,
     m: int,
     points: Tensor,
     *,
@@ -224,7 +224,7 @@ def best_draw(
 ) -> tuple[nn.Sequential, float]:
     """A sampled network that keeps Maurey's bound, and its mean squared error over the points.
 
-    One exists (Lemma 2.16); the first that is found is returned.
+    One exists (Lemma 2.16); the first one in ``tries`` samples is returned.
     """
     wanted = form.evaluate(points) if target is None else target(points)
     bound = form.bound(m, points if isinstance(form, NeuronMeasure) else None)
@@ -243,9 +243,9 @@ def best_draw(
 
 @torch.no_grad()
 def _error(network: nn.Module, points: Tensor, wanted: Tensor) -> Tensor:
-    """Mean squared error over the points, in pieces that fit."""
+    """Mean squared error over the points, in batches that fit."""
     dtype = next(network.parameters()).dtype
-    width = max(one.numel() for one in network.parameters())
+    width = max(p.numel() for p in network.parameters())
     rows = max(1, WIDEST // max(1, width))
     given = torch.cat([network(x.to(dtype))[:, 0] for x in points.split(rows)])
     return (given.double() - wanted).square().mean()

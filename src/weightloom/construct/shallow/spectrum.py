@@ -5,9 +5,9 @@ Conventions of Lemma 2.9: g~(w) = integral of exp(-2 pi i w.x) g(x) dx, written 
 
     integral of |grad g|~ dw = 2 pi * integral of |w| |g~(w)| dw.
 
-Gaussians. The text prints g = (2 pi s^2)^(+d/2) exp(-|x|^2 / (2 s^2)) for the transform
-exp(-2 pi^2 s^2 |w|^2); the exponent is -d/2. Its bound by Holder's inequality is
-sqrt(2 pi d) (2 pi s^2)^(-(d+1)/2); the mean of |w| is known, so the norm itself is closed:
+**Gaussians.** The text prints g = (2 pi s^2)^(+d/2) exp(-|x|^2 / (2 s^2)) for the transform
+exp(-2 pi^2 s^2 |w|^2); the exponent is -d/2. It bounds the norm by Hoelder's inequality, by
+sqrt(2 pi d) (2 pi s^2)^(-(d+1)/2). The mean of |w| is known, so the norm has a closed form:
 
     2 pi * height * (2 pi s)^-1 * sqrt(2) Gamma((d+1)/2) / Gamma(d/2),   height = g(0).
 """
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weightloom.construct.box import Box
+from weightloom.construct.checks import require_positive
+from weightloom.construct.grid import Box
 from weightloom.construct.shallow.cells import Cells, Density
-from weightloom.construct.shallow.line import require
 from weightloom.errors import ConfigError
 
 __all__ = [
@@ -33,23 +33,22 @@ __all__ = [
     "NumericSpectrum",
     "Spectrum",
     "barron_norm",
-    "gaussian_barron_bound",
 ]
 
 # Largest |w| |g~(w)| at the edge of the box of frequencies, relative to the largest inside.
 EDGE = 1e-4
-# How many times longer the axes are made before the FFT.
+# Zero padding before the FFT, by dimension: how many times longer the axes become.
 PADDING = {1: 16, 2: 4, 3: 2}
 
 
 def swept(turns: Tensor) -> Tensor:
-    """The integral of |sin(2 pi t)| from 0 to ``turns``, closed form."""
+    """The integral of |sin(2 pi t)| from 0 to ``turns``, in closed form."""
     halves = (2 * turns).floor()
     return halves / math.pi + (1 - (2 * math.pi * (turns - halves / 2)).cos()) / (2 * math.pi)
 
 
 class Spectrum(ABC):
-    """What infinite-width forms need of a function: its transform, its integrals, draws from it."""
+    """The Fourier transform of a function, with the integrals and samples infinite widths need."""
 
     dims: int
 
@@ -98,7 +97,7 @@ class Spectrum(ABC):
 
 
 class GaussianSpectrum(Spectrum):
-    """g(x) = height * exp(-|x|^2 / (2 sigma^2)) on R^dims; a probability density unless told.
+    """g(x) = height * exp(-|x|^2 / (2 sigma^2)) on R^dims; by default a probability density.
 
     >>> GaussianSpectrum(1, 1.0, height=1.0).barron_norm()
     0.797884560802865...
@@ -107,7 +106,7 @@ class GaussianSpectrum(Spectrum):
     def __init__(self, dims: int, sigma: float, height: float | None = None) -> None:
         if dims < 1:
             raise ConfigError(f"dims={dims} was given; at least 1 is wanted")
-        require("sigma", sigma)
+        require_positive("sigma", sigma)
         self.dims, self.sigma = dims, sigma
         self.height = (2 * math.pi * sigma**2) ** (-dims / 2) if height is None else height
         if not math.isfinite(self.height):
@@ -182,7 +181,7 @@ class NumericSpectrum(Spectrum):
         reach: float,
         cells: int | None = None,
     ) -> None:
-        require("reach", reach)
+        require_positive("reach", reach)
         self.dims, self.transform = dims, transform
         self._densities: dict[int, Density] = {}
         self._cells = Cells(Box((-reach,) * dims, (reach,) * dims), cells)
@@ -228,20 +227,11 @@ class NumericSpectrum(Spectrum):
         return self._cells
 
 
-def gaussian_barron_bound(dims: int, sigma: float) -> float:
-    """The text's bound for the Barron norm of a Gaussian density (module docstring).
-
-    >>> gaussian_barron_bound(1, 1.0) / GaussianSpectrum(1, 1.0).barron_norm()
-    1.2533141373155...
-    """
-    return math.sqrt(2 * math.pi * dims) * (2 * math.pi * sigma**2) ** (-(dims + 1) / 2)
-
-
 @dataclass(frozen=True)
 class BarronEstimate:
-    """A Barron norm from samples, and what part of it comes from the upper half of frequencies.
+    """A Barron norm from samples, and the fraction of it in the upper half of the frequencies.
 
-    A ``tail`` that is not small says that the sum has not converged (the norm may be infinite).
+    If ``tail`` is not small, the sum has not converged (the norm may be infinite).
     """
 
     value: float
@@ -254,14 +244,14 @@ def barron_norm(values: Tensor, spacing: float) -> BarronEstimate:
     ``values`` [n, ..., n] holds the function on a box outside of which it vanishes.
 
     >>> x = torch.arange(-8, 8, 0.05, dtype=torch.float64)
-    >>> found = barron_norm((-x.square() / 2).exp(), 0.05)
-    >>> round(found.value, 4), found.tail < 1e-9
+    >>> norm = barron_norm((-x.square() / 2).exp(), 0.05)
+    >>> round(norm.value, 4), norm.tail < 1e-9
     (0.7978, True)
     """
-    require("spacing", spacing)
+    require_positive("spacing", spacing)
     if values.dim() < 1 or not bool(torch.isfinite(values).all()):
         raise ConfigError("values must be a grid of finite numbers, one axis for each dimension")
-    # Zeros around the values refine the frequencies: |w| has a corner at zero.
+    # Zero padding refines the frequencies: |w| has a corner at zero.
     sizes = [n * PADDING.get(values.dim(), 1) for n in values.shape]
     transform = torch.fft.fftn(values.to(torch.float64), s=sizes).abs() * spacing ** values.dim()
     axes = [torch.fft.fftfreq(n, spacing, dtype=torch.float64) for n in sizes]

@@ -1,22 +1,15 @@
 """Activations and their expectations under Gaussian pairs."""
 
-from weightloom.kernels.activations.base import Activation, Moments
-from weightloom.kernels.activations.closed import Cos, Erf, Exp, Sin
-from weightloom.kernels.activations.gelu import GELU
-from weightloom.kernels.activations.piecewise import (
-    Abs,
-    Identity,
-    LeakyReLU,
-    PiecewiseLinear,
-    ReLU,
-)
+from weightloom.kernels.activations.base import GaussianActivation, Moments
+from weightloom.kernels.activations.closed import GELU, Cos, Erf, Exp, Sin
+from weightloom.kernels.activations.piecewise import Abs, Identity, LeakyReLU, PiecewiseLinear, ReLU
 from weightloom.kernels.activations.quadrature import Quadrature, Tanh
 from weightloom.kernels.activations.select import activation
 
 __all__ = [
-    # From a name, an Activation or any callable
+    # From a name, a GaussianActivation or any callable
     "activation",
-    "Activation",
+    "GaussianActivation",
     "Moments",
     # Two slopes that meet at zero
     "ReLU",

@@ -1,4 +1,4 @@
-"""What every activation tells the kernels."""
+"""The interface of an activation: its second moments under Gaussian pairs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 
 from weightloom.kernels.covariance import Covariance
 
-__all__ = ["Activation", "Moments"]
+__all__ = ["GaussianActivation", "Moments"]
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What a layer of neurons makes of a Gaussian pair (u, v)."""
+    """Second moments after a layer of neurons, for a Gaussian pair (u, v)."""
 
     value: Covariance  # second moments of (s(u), s(v))
     slope: Tensor | None  # E[s'(u) s'(v)], or None when it was not asked for
 
 
-class Activation(ABC):
+class GaussianActivation(ABC):
     """A function s of one number, with its second moments under centred Gaussian pairs.
 
     Required: the call itself and `moments`. The rest has defaults.
@@ -49,7 +49,7 @@ class Activation(ABC):
         return {"name": self.name}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Activation) and self.config() == other.config()
+        return isinstance(other, GaussianActivation) and self.config() == other.config()
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -1,7 +1,7 @@
-"""Smooth activations whose moments have a closed form: erf, sin, cos, exp.
+"""Smooth activations whose moments have a closed form: erf, sin, cos, exp, GELU.
 
-All of them lose nothing near coincident inputs. With l = E u^2, r = E v^2, k = sqrt(l r) and the
-gap: half the variance of u - v is b = (sqrt l - sqrt r)^2 / 2 + k gap, a sum of positive terms.
+Digits are kept near coincident inputs. With l = E u^2, r = E v^2, k = sqrt(l r) and the gap, half
+the variance of u - v is b = (sqrt l - sqrt r)^2 / 2 + k gap, a sum of positive terms.
 """
 
 from __future__ import annotations
@@ -11,33 +11,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from weightloom.errors import KernelError
-from weightloom.kernels.activations.base import Activation, Moments
-from weightloom.kernels.activations.numeric import positive, root
-from weightloom.kernels.covariance import Covariance
+from weightloom.kernels.activations.base import GaussianActivation, Moments
+from weightloom.kernels.activations.quadrature import Quadrature
+from weightloom.kernels.covariance import (
+    Covariance,
+    gap_from_difference,
+    half_difference,
+    positive,
+    root,
+)
 
-__all__ = ["Cos", "Erf", "Exp", "Sin", "gap_from_difference", "half_difference"]
+__all__ = ["GELU", "Cos", "Erf", "Exp", "Sin"]
 
-
-def half_difference(cov: Covariance) -> Tensor:
-    """E (u - v)^2 / 2, without cancellation."""
-    left, right = root(cov.left), root(cov.right)
-    apart = (cov.left - cov.right) / positive(left + right)
-    return apart.square() / 2 + left * right * cov.gap
-
-
-def gap_from_difference(left: Tensor, right: Tensor, drift: Tensor, difference: Tensor) -> Tensor:
-    """The gap of (a, b) from E a^2, E b^2, drift = E a^2 - E b^2 and difference = E (a - b)^2.
-
-    (difference - (sqrt E a^2 - sqrt E b^2)^2) / (2 sqrt(E a^2 E b^2)).
-    """
-    first, second = root(left), root(right)
-    apart = drift / positive(first + second)
-    return (difference - apart.square()).clamp_min(0) / positive(2 * first * second)
+_CLOSE = 1e-3  # of GELU: below this gap the closed form loses digits
 
 
-class Erf(Activation):
+class Erf(GaussianActivation):
     """erf(t).
 
     E[s s] = 2/pi asin(2 E[uv] / N), N = sqrt((1 + 2l)(1 + 2r)), and E[s' s'] = 4/pi / sqrt(N^2 -
@@ -96,7 +88,7 @@ def _erf_excess(left: Tensor, right: Tensor, k: Tensor, near: Tensor) -> Tensor:
     return above - nu.square() / positive(mu + root(first) * root(second))
 
 
-class _Wave(Activation):
+class _Wave(GaussianActivation):
     """sin or cos of frequency * t."""
 
     def __init__(self, frequency: float = 1.0) -> None:
@@ -175,10 +167,10 @@ def _sin_moments(cov: Covariance, closer: Tensor, wider: Tensor) -> Covariance:
     return Covariance(left, right, gap.clamp_max(2))
 
 
-class Exp(Activation):
+class Exp(GaussianActivation):
     """exp(rate t): the gap becomes 1 - exp(-rate^2 E (u - v)^2 / 2), a Gaussian kernel.
 
-    Its variance exp(2 rate^2 E u^2) grows fast with depth: choose the gain to hold it, for
+    Its variance exp(2 rate^2 E u^2) grows fast with depth: choose the gain to keep it, for
     example gain = exp(-rate^2) for inputs of variance 1, which keeps variance 1.
     """
 
@@ -201,3 +193,59 @@ class Exp(Activation):
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "rate": self.rate}
+
+
+class GELU(GaussianActivation):
+    """t Phi(t), Phi the distribution function of N(0, 1).
+
+    With c = E[uv], P = (1 + l)(1 + r), d = sqrt(P - c^2) and the angle a = asin(c / sqrt P):
+
+        E[s s]   = c/4 + (c a + (c^2 + l r d^2) / (P d)) / (2 pi)
+        E[s' s'] = 1/4 + (a + (c / d) (1 / d^2 + (1 - l r) / P + 1)) / (2 pi).
+
+    The gap of pairs that almost coincide is summed from Hermite coefficients instead.
+    """
+
+    name = "gelu"
+
+    def __init__(self) -> None:
+        self._series = Quadrature(functional.gelu)
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return functional.gelu(t)
+
+    def moments(self, cov: Covariance, derivative: bool = True) -> Moments:
+        left, right = _variance(cov.left), _variance(cov.right)
+        k = root(cov.left) * root(cov.right)
+        c = k * (1 - cov.gap)
+        full = (1 + cov.left) * (1 + cov.right)
+        # P - c^2 = 1 + l + r + l r (1 - p^2): positive terms only.
+        square = 1 + (cov.left + cov.right) + k.square() * cov.gap * (2 - cov.gap)
+        d = square.sqrt()
+        angle = torch.atan2(c, d)
+        even = (c * angle + (c.square() + k.square() * square) / (full * d)) / (2 * math.pi)
+        gap = 1 - (c / 4 + even) / positive(root(left) * root(right))
+        gap = self._close(cov, gap.clamp(0, 2))
+        value = Covariance(left, right, gap)
+        if not derivative:
+            return Moments(value, None)
+        bend = (c / d) * (1 / square + (1 - k.square()) / full + 1)
+        return Moments(value, 0.25 + (angle + bend) / (2 * math.pi))
+
+    def _close(self, cov: Covariance, gap: Tensor) -> Tensor:
+        close = (gap.detach() < _CLOSE).nonzero(as_tuple=True)
+        if not len(close[0]):
+            return gap
+        left, right = cov.left.expand_as(gap)[close], cov.right.expand_as(gap)[close]
+        pairs = Covariance(left, right, cov.gap.expand_as(gap)[close])
+        return gap.index_put(close, self._series.moments(pairs, derivative=False).value.gap)
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def _variance(l: Tensor) -> Tensor:  # noqa: E741 (as in the formula)
+    """E s(u)^2."""
+    d = (1 + 2 * l).sqrt()
+    even = l * torch.atan2(l, d) + 2 * l.square() / ((1 + l) * d)
+    return l / 4 + even / (2 * math.pi)

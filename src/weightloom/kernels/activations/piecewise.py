@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import KernelError
-from weightloom.kernels.activations.base import Activation, Moments
-from weightloom.kernels.activations.numeric import acute_angle, sine_gap
-from weightloom.kernels.covariance import Covariance
+from weightloom.kernels.activations.base import GaussianActivation, Moments
+from weightloom.kernels.covariance import Covariance, acute_angle, sine_gap
 
 __all__ = ["Abs", "Identity", "LeakyReLU", "PiecewiseLinear", "ReLU"]
 
 
-class PiecewiseLinear(Activation):
+class PiecewiseLinear(GaussianActivation):
     """s(t) = positive * t for t > 0, negative * t for t < 0.
 
     With s = (p + n)/2 t + (p - n)/2 |t| the mixed terms vanish by symmetry, so with

@@ -1,99 +1,86 @@
-"""From a name, a description or a callable to an Activation."""
+"""From a name, a description, a module or a callable to its Gaussian expectations.
+
+Which activation something is, and whether it has a closed form, is written in the table of
+`weightloom.networks.activations`; the closed forms themselves are here, by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from weightloom.errors import KernelError
-from weightloom.kernels.activations.base import Activation
-from weightloom.kernels.activations.closed import Cos, Erf, Exp, Sin
-from weightloom.kernels.activations.gelu import GELU
-from weightloom.kernels.activations.piecewise import (
-    Abs,
-    Identity,
-    LeakyReLU,
-    PiecewiseLinear,
-    ReLU,
-)
+from weightloom.kernels.activations.base import GaussianActivation
+from weightloom.kernels.activations.closed import GELU, Cos, Erf, Exp, Sin
+from weightloom.kernels.activations.piecewise import Abs, Identity, LeakyReLU, PiecewiseLinear, ReLU
 from weightloom.kernels.activations.quadrature import Quadrature, Tanh
+from weightloom.networks.activations import TABLE, Activation, lookup
 
 __all__ = ["activation"]
 
-_CLASSES: dict[str, Callable[..., Activation]] = {
+_CLASSES: dict[str, Callable[..., GaussianActivation]] = {
     kind.name: kind
     for kind in (ReLU, LeakyReLU, Abs, Identity, PiecewiseLinear, Erf, Sin, Cos, Exp, GELU, Tanh)
 }
 
-# Callables that mean one of these get its closed form instead of quadrature.
-_FUNCTIONS: dict[Any, str] = {
-    torch.relu: "relu",
-    functional.relu: "relu",
-    torch.abs: "abs",
-    torch.erf: "erf",
-    torch.sin: "sin",
-    torch.cos: "cos",
-    torch.exp: "exp",
-    torch.tanh: "tanh",
-    functional.gelu: "gelu",
-}
-_MODULES: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu",
-    nn.Identity: "identity",
-    nn.Tanh: "tanh",
-}
-
 
 def activation(
-    spec: str | Mapping[str, Any] | Activation | Callable[[Tensor], Tensor],
-) -> Activation:
-    """The activation that `spec` means.
+    spec: str | Mapping[str, Any] | GaussianActivation | Activation | Callable[[Tensor], Tensor],
+) -> GaussianActivation:
+    """The expectations of the activation that `spec` means.
 
-    A name ("relu"), a description with options ({"name": "leaky_relu", "slope": 0.2}), an
-    Activation, which is returned as it is, or any callable on tensors, whose moments come from
-    quadrature (torch.relu, nn.Tanh() and the like are recognised).
+    A name ("relu"), a description with options ({"name": "leaky_relu", "slope": 0.2}), a
+    GaussianActivation, which is returned as it is, a record of the table of activations, or any
+    callable on tensors, whose moments come from quadrature (torch.relu, nn.Tanh() and the like are
+    recognised).
 
     >>> activation({"name": "leaky_relu", "slope": 0.2})
     LeakyReLU(slope=0.2)
     """
-    if isinstance(spec, Activation):
+    if isinstance(spec, GaussianActivation):
         return spec
+    if isinstance(spec, Activation):
+        return _closed(spec) or Quadrature(spec.function, spec.derivative)
     if callable(spec):
-        return _from_callable(spec)
+        known = lookup(spec)
+        return (known and _closed(known)) or Quadrature(spec)
     if isinstance(spec, str):
         spec = {"name": spec}
     if isinstance(spec, Mapping):
-        options = dict(spec)
-        name = options.pop("name", None)
-        if name not in _CLASSES:
-            known = ", ".join(repr(known) for known in _CLASSES)
-            raise KernelError(
-                f"unknown activation {name!r}; known are {known}, or pass any callable on tensors"
-            )
-        try:
-            return _CLASSES[name](**options)
-        except TypeError as error:
-            raise KernelError(f"activation {name!r} does not take {options}: {error}") from error
+        return _described(dict(spec))
     raise KernelError(
-        f"cannot make an activation of {spec!r}; pass a name such as 'relu', an Activation or a "
-        "callable on tensors"
+        f"cannot make an activation of {spec!r}; pass a name such as 'relu', a GaussianActivation "
+        "or a callable on tensors"
     )
 
 
-def _from_callable(function: Callable[[Tensor], Tensor]) -> Activation:
-    if isinstance(function, nn.Module):
-        if isinstance(function, nn.LeakyReLU):
-            return LeakyReLU(function.negative_slope)
-        if isinstance(function, nn.GELU) and function.approximate == "none":
-            return GELU()
-        name = _MODULES.get(type(function))
-    else:
-        try:
-            name = _FUNCTIONS.get(function)
-        except TypeError:  # a callable that cannot be hashed is none of these
-            name = None
-    return Quadrature(function) if name is None else _CLASSES[name]()
+def _described(options: dict[str, Any]) -> GaussianActivation:
+    name = options.pop("name", None)
+    try:
+        if name in _CLASSES:
+            return _CLASSES[name](**options)
+        if name in TABLE:
+            return _named(TABLE[name], **options)
+    except TypeError as error:
+        raise KernelError(f"activation {name!r} does not take {options}: {error}") from error
+    known = ", ".join(repr(known) for known in dict.fromkeys((*_CLASSES, *TABLE)))
+    raise KernelError(
+        f"unknown activation {name!r}; known are {known}, or pass any callable on tensors"
+    )
+
+
+def _named(row: Activation) -> GaussianActivation:
+    """A row of the table with its default settings; its name is enough to build it again."""
+    return _closed(row) or Quadrature(row.function, row.derivative, name=row.name)
+
+
+def _closed(record: Activation) -> GaussianActivation | None:
+    """The closed form that the record names, or that of two slopes which meet at zero."""
+    if record.gaussian is not None:
+        return _described(dict(record.gaussian))
+    pieces = record.pieces
+    if pieces is not None and pieces.kinks == (0,) and pieces.offsets == (0, 0):
+        return PiecewiseLinear(pieces.slopes[1], pieces.slopes[0])
+    return None

@@ -1,19 +1,19 @@
-"""Kernels of finite networks as they are: any nn.Module, called as h(x, z) or h(x)."""
+"""Kernels of finite networks: any nn.Module, called as h(x, z) or h(x)."""
 
-from weightloom.kernels.empirical.estimate import Estimate, average
-from weightloom.kernels.empirical.planning import Plan
+from weightloom.kernels.empirical.estimate import MonteCarloEstimate, average
+from weightloom.kernels.empirical.planning import KernelPlan
 from weightloom.kernels.empirical.tangent import nngp, ntk, plan
 from weightloom.kernels.empirical.taylor import higher_order
 
 __all__ = [
-    # One network
+    # one network
     "ntk",
     "nngp",
     "higher_order",
-    # How it is computed, and why
+    # how it is computed, and why
     "plan",
-    "Plan",
-    # Many networks
+    "KernelPlan",
+    # averages over many networks
     "average",
-    "Estimate",
+    "MonteCarloEstimate",
 ]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, ShapeError
 
-__all__ = ["Estimate", "average"]
+__all__ = ["MonteCarloEstimate", "average"]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over independent draws, and how far it may be from the truth."""
+class MonteCarloEstimate:
+    """A mean over independent random networks, with its standard error."""
 
     mean: Tensor
     standard_error: Tensor
@@ -31,12 +31,12 @@ def average(
     *,
     seed: int = 0,
     progress: bool = False,
-) -> Estimate:
+) -> MonteCarloEstimate:
     """The mean of ``statistic(draw(generator))`` over ``draws`` networks, with its standard error.
 
     ``statistic`` may return a tensor of any shape, the same each time. The same seed gives the same
     numbers. Sums are kept in float64. Ctrl-C ends the work early and what was averaged so far is
-    returned, with a warning; ``Estimate.draws`` says how many there were.
+    returned, with a warning; the result's ``draws`` says how many there were.
 
     >>> normal = lambda generator: torch.randn(3, generator=generator)
     >>> average(normal, lambda x: x**2, 1000).standard_error < 0.1
@@ -82,9 +82,9 @@ class _Welford:
         # One statement, so that Ctrl-C leaves either the old state or the new one.
         self.count, self.mean, self.squares = count, mean, squares
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> MonteCarloEstimate:
         variance = self.squares / (self.count - 1)
-        return Estimate(self.mean, (variance / self.count).sqrt(), self.count)
+        return MonteCarloEstimate(self.mean, (variance / self.count).sqrt(), self.count)
 
 
 def _bar(draws: int, progress: bool) -> Iterable[int]:

@@ -1,4 +1,4 @@
-"""Tangent kernels of any network: from Jacobians of some rows, or from derivatives along them."""
+"""Tangent kernels of any network: from Jacobians, or from derivatives along gradients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import jacrev, jvp, vmap
 
 from weightloom.errors import SlowPathWarning
-from weightloom.kernels.empirical.rows import Network, Parameters, Rows
-from weightloom.weights import VMAP_REFUSALS
+from weightloom.hyper.rows.any_module import VMAP_REFUSALS
+from weightloom.kernels.empirical.rows import InputRows, Network, Parameters
 
 __all__ = ["Jacobian", "Products", "groups"]
 
@@ -25,7 +25,7 @@ class Jacobian:
         self.network = network
         self.parameters = parameters
 
-    def rows(self, rows: Rows) -> Parameters:
+    def rows(self, rows: InputRows) -> Parameters:
         """The Jacobian of some rows, [n, c, *shape] for each parameter."""
         return jacobian(self.network, self.parameters, rows)
 
@@ -41,12 +41,12 @@ class Products:
     def __init__(self, network: Network) -> None:
         self.network = network
 
-    def columns(self, rows: Rows) -> Parameters:
+    def columns(self, rows: InputRows) -> Parameters:
         """Gradients of some columns, [m c, *shape]: the directions."""
-        found = jacobian(self.network, self.network.parameters, rows)
-        return {name: value.flatten(0, 1) for name, value in found.items()}
+        gradients = jacobian(self.network, self.network.parameters, rows)
+        return {name: value.flatten(0, 1) for name, value in gradients.items()}
 
-    def pair(self, rows: Rows, directions: Parameters) -> Tensor:
+    def pair(self, rows: InputRows, directions: Parameters) -> Tensor:
         """[n, m, c, c]: the derivative of every row of ``rows`` along every direction."""
         names = list(self.network.parameters)
         primals = tuple(self.network.parameters[name] for name in names)
@@ -58,12 +58,12 @@ class Products:
             return jvp(outputs, primals, direction)[1]
 
         tangents = tuple(directions[name] for name in names)
-        found = _mapped(along, tangents, "derivatives along gradients")  # [m c, n, c]
-        c = found.shape[-1]
-        return found.unflatten(0, (-1, c)).permute(2, 0, 3, 1)
+        derivatives = _mapped(along, tangents, "derivatives along gradients")  # [m c, n, c]
+        c = derivatives.shape[-1]
+        return derivatives.unflatten(0, (-1, c)).permute(2, 0, 3, 1)
 
 
-def jacobian(network: Network, parameters: Parameters, rows: Rows) -> Parameters:
+def jacobian(network: Network, parameters: Parameters, rows: InputRows) -> Parameters:
     """[n, c, *shape] for each of ``parameters``; the others are left as they are."""
 
     def of_row(*arguments: Tensor) -> Parameters:
@@ -78,7 +78,7 @@ def _mapped(function: Callable, arguments: tuple[Tensor, ...], what: str):  # ty
         return vmap(function)(*arguments)
     except VMAP_REFUSALS as error:
         refusal = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    # If this fails too, its own error is the one to read.
+    # If this fails too, its error is the more useful one.
     parts = [function(*(a[i] for a in arguments)) for i in range(len(arguments[0]))]
     warnings.warn(
         f"{what} were computed one by one, because torch.vmap refused them ({refusal[:160]})",
@@ -108,12 +108,12 @@ def groups(parameters: Parameters, largest: int) -> list[Parameters]:
 
     Each group costs a pass through the network, so groups are as large as memory allows.
     """
-    found: list[Parameters] = []
+    grouped: list[Parameters] = []
     room = 0
     for name, value in parameters.items():
         if value.numel() > room:
-            found.append({})
+            grouped.append({})
             room = largest
-        found[-1][name] = value
+        grouped[-1][name] = value
         room -= value.numel()
-    return found
+    return grouped

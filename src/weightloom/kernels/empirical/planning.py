@@ -1,4 +1,4 @@
-"""Which road to a tangent kernel is the cheapest, and in what blocks it is walked."""
+"""Choose the cheapest method for a tangent kernel, and its block sizes."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import ConfigError, MemoryLimitError
-from weightloom.kernels.empirical.rows import Network, Rows
+from weightloom.kernels.empirical.rows import InputRows, Network
 from weightloom.kernels.empirical.structured import NotStructuredError, Structured
-from weightloom.kernels.memory import readable
+from weightloom.linalg.memory import readable
 
-__all__ = ["METHODS", "Plan", "Probe", "choose"]
+__all__ = ["METHODS", "KernelPlan", "Probe", "choose"]
 
 METHODS = ("structured", "jacobian", "products")
 
 
 @dataclass(frozen=True)
-class Plan:
+class KernelPlan:
     """How a tangent kernel will be computed, and why."""
 
     method: str
     reason: str
-    """a sentence to read"""
+    """one sentence"""
     bytes: int
-    """about what is needed at once beside the result"""
+    """approximate memory that is needed besides the result"""
     flops: float
-    """multiplications and additions, about"""
+    """approximate number of multiplications and additions"""
     rows: int
     """rows in a block"""
     columns: int
     """columns in a block"""
     group: int = field(default=0, repr=False)
-    """largest number of parameters whose Jacobian is held at once; only for "jacobian\""""
+    """largest number of parameters whose Jacobian is stored at once; only for "jacobian\""""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class Probe:
     dtype: torch.dtype  # of the outputs
     flops: float  # of one row's forward pass
     activations: float  # numbers that one row's forward pass keeps for the backward pass
-    kept: tuple[int, int] | None  # (numbers per row, flops per pair) of the structured road
-    refused: str = ""  # why the structured road is closed
+    kept: tuple[int, int] | None  # (numbers per row, flops per pair) of the structured method
+    refused: str = ""  # why the structured method cannot be used
 
     @classmethod
-    def of(cls, network: Network, u: Rows, u2: Rows | None) -> Probe:
+    def of(cls, network: Network, u: InputRows, u2: InputRows | None) -> Probe:
         outputs, dtype = network.check_rows(u)
         other = u if u2 is None else u2
         kept, refused, cost = None, "", None
         try:
-            found = Structured(network).rows(_ends(u))
-            kept = (found.numbers, found.flops)
-            if not found.rest:
-                # Linear layers say what they cost; counting takes longer than a small kernel does.
-                cost = float(sum(layer.forward for layer in found.layers)), float(found.numbers)
+            example = Structured(network).rows(_ends(u))
+            kept = (example.numbers, example.flops)
+            if not example.rest:
+                # Costs of linear layers are known; counting them takes longer than a small kernel.
+                cost = float(sum(layer.forward for layer in example.layers)), float(example.numbers)
         except NotStructuredError as error:
             refused = str(error)
         flops, activations = cost or _forward_cost(network, u[:1])
@@ -82,11 +82,11 @@ class Probe:
         return self.n * (self.n + 1) / 2 if self.symmetric else self.n * self.m
 
     @property
-    def made(self) -> int:
-        """Rows whose gradients are made once."""
+    def gradient_rows(self) -> int:
+        """How many rows need a gradient."""
         return self.n if self.symmetric else self.n + self.m
 
-    def structured(self, budget: int) -> Plan | None:
+    def structured(self, budget: int) -> KernelPlan | None:
         if self.kept is None:
             return None
         numbers, flops = self.kept
@@ -94,10 +94,10 @@ class Probe:
         checked = 3 * self.itemsize * self.parameters  # gradients, two ways, and their difference
         rows = self._block(max(budget - checked, 1), each)
         passes = math.ceil(max(self.n, self.m) / rows)
-        cost = self.pairs * flops + self.made * passes * self.flops * (self.outputs + 3)
+        cost = self.pairs * flops + self.gradient_rows * passes * self.flops * (self.outputs + 3)
         return self._plan("structured", rows, rows, self._held(rows, each) + checked, cost)
 
-    def jacobian(self, budget: int) -> Plan:
+    def jacobian(self, budget: int) -> KernelPlan:
         """All rows at once and some parameters at a time if that fits, else blocks of rows."""
         count, c = max(self.n, self.m), self.outputs
         held = 2 if not self.symmetric else 1
@@ -107,10 +107,10 @@ class Probe:
         rows = self._block(budget, each)
         passes = math.ceil(self.parameters / group) * math.ceil(count / rows)
         cost = 2 * c * c * self.parameters * self.pairs
-        cost += self.made * passes * self.flops * (1 + 2 * c)
+        cost += self.gradient_rows * passes * self.flops * (1 + 2 * c)
         return self._plan("jacobian", rows, rows, self._held(rows, each), cost, group)
 
-    def products(self, budget: int) -> Plan:
+    def products(self, budget: int) -> KernelPlan:
         c = self.outputs
         column = 2 * self.itemsize * c * self.parameters
         place = 2 * self.itemsize * c * (self.activations + c)  # one row, one column
@@ -133,11 +133,11 @@ class Probe:
 
     def _plan(
         self, method: str, rows: int, columns: int, size: float, flops: float, group: int = 0
-    ) -> Plan:
-        return Plan(method, "", int(size), flops, rows, columns, group)
+    ) -> KernelPlan:
+        return KernelPlan(method, "", int(size), flops, rows, columns, group)
 
 
-def choose(probe: Probe, method: str, budget: int) -> Plan:
+def choose(probe: Probe, method: str, budget: int) -> KernelPlan:
     """The plan for ``method``, or for the cheapest that fits when it is "auto"."""
     if method not in ("auto", *METHODS):
         raise ConfigError(
@@ -156,24 +156,24 @@ def choose(probe: Probe, method: str, budget: int) -> Plan:
             f"one row), but memory is {readable(budget)}; allow more, or train fewer parameters"
         )
     best = min(fitting, key=lambda plan: plan.flops)
-    return Plan(
+    return KernelPlan(
         best.method, _reason(best, method, plans, probe.refused), best.bytes, best.flops, best.rows,
         best.columns, best.group,
     )  # fmt: skip
 
 
-def _reason(best: Plan, method: str, plans: dict[str, Plan], refused: str) -> str:
+def _reason(best: KernelPlan, method: str, plans: dict[str, KernelPlan], refused: str) -> str:
     costs = ", ".join(f"{p.method} {p.flops:.2g}" for p in plans.values())
     why = "as asked" if method != "auto" else "the fewest operations of those that fit in memory"
     sentence = f"{best.method}: {why} (operations: {costs}), in blocks of {best.rows} rows"
     return f"{sentence}; not structured, because {refused}" if refused else sentence
 
 
-def _ends(rows: Rows) -> Rows:
+def _ends(rows: InputRows) -> InputRows:
     return rows if len(rows) < 3 else rows[:: len(rows) - 1]
 
 
-def _forward_cost(network: Network, row: Rows) -> tuple[float, float]:
+def _forward_cost(network: Network, row: InputRows) -> tuple[float, float]:
     """(flops, numbers kept for the backward pass) of one row, counted in a forward pass."""
     from torch.utils.flop_counter import FlopCounterMode
 

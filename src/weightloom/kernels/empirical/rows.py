@@ -1,4 +1,4 @@
-"""What all empirical kernels share: rows of inputs, the call of the network, and checks of both."""
+"""Shared by all empirical kernels: rows of inputs, the call of the network, checks of both."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from weightloom.errors import KernelError, ShapeError
-from weightloom.kernels import memory as room
-from weightloom.weights import VMAP_REFUSALS
+from weightloom.hyper.rows.any_module import VMAP_REFUSALS
+from weightloom.linalg import memory as room
 
 __all__ = [
     "Inputs",
     "Network",
-    "Rows",
+    "InputRows",
     "as_rows",
     "blocks",
     "budget",
@@ -33,7 +33,7 @@ Parameters = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Rows:
+class InputRows:
     """The arguments of the network, paired row by row."""
 
     arguments: tuple[Tensor, ...]
@@ -41,11 +41,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.arguments[0])
 
-    def __getitem__(self, index: slice) -> Rows:
-        return Rows(tuple(argument[index] for argument in self.arguments))
+    def __getitem__(self, index: slice) -> InputRows:
+        return InputRows(tuple(argument[index] for argument in self.arguments))
 
 
-def as_rows(u: Inputs, name: str = "u") -> Rows:
+def as_rows(u: Inputs, name: str = "u") -> InputRows:
     """``u`` as rows, or an error that says what is wrong with it."""
     arguments = (u,) if isinstance(u, Tensor) else tuple(u)
     if not arguments or not all(isinstance(a, Tensor) for a in arguments):
@@ -63,7 +63,7 @@ def as_rows(u: Inputs, name: str = "u") -> Rows:
     for position, argument in enumerate(arguments):
         if not torch.isfinite(argument).all():
             raise KernelError(f"tensor {position} of {name} holds NaN or infinity")
-    return Rows(arguments)
+    return InputRows(arguments)
 
 
 class Network:
@@ -94,21 +94,23 @@ class Network:
     def itemsize(self) -> int:
         return max(p.element_size() for p in self.parameters.values())
 
-    def __call__(self, rows: Rows) -> Tensor:
+    def __call__(self, rows: InputRows) -> Tensor:
         return flat(self.module(*rows.arguments), len(rows))
 
-    def call(self, parameters: Parameters, rows: Rows) -> Tensor:
+    def call(self, parameters: Parameters, rows: InputRows) -> Tensor:
         """[n, c] with some parameters replaced."""
         return flat(functional_call(self.module, parameters, rows.arguments), len(rows))
 
     def of_row(self, parameters: Parameters, arguments: tuple[Tensor, ...]) -> Tensor:
         """[c] for one row, given without its first dimension; this is what vmap maps."""
-        return self.call(parameters, Rows(tuple(a.unsqueeze(0) for a in arguments)))[0]
+        return self.call(parameters, InputRows(tuple(a.unsqueeze(0) for a in arguments)))[0]
 
-    def check_rows(self, rows: Rows) -> tuple[int, torch.dtype]:
-        """Number and type of a row's outputs, after a check that these are its own affair."""
+    def check_rows(self, rows: InputRows) -> tuple[int, torch.dtype]:
+        """Number and type of a row's outputs, after a check that rows are independent."""
         first, last = rows[:1], rows[-1:]
-        both = Rows(tuple(torch.cat(p) for p in zip(first.arguments, last.arguments, strict=True)))
+        both = InputRows(
+            tuple(torch.cat(p) for p in zip(first.arguments, last.arguments, strict=True))
+        )
         with torch.no_grad():
             try:
                 alone, together = self(first), self(both)
@@ -132,7 +134,7 @@ class Network:
 
 
 def flat(output: Tensor, rows: int) -> Tensor:
-    """[n, c], whatever the trailing dimensions were."""
+    """[n, c], with trailing dimensions flattened."""
     if not isinstance(output, Tensor):
         raise KernelError(
             f"the network returned {type(output).__name__}; wrap it in a module that returns one "
@@ -147,7 +149,7 @@ def flat(output: Tensor, rows: int) -> Tensor:
 
 
 def budget(memory: int | str | None) -> int:
-    """Bytes that may be used beside the result; a quarter of what is free unless told."""
+    """Bytes that may be used besides the result; by default a quarter of what is free."""
     given = room.parse(memory)
     return room.available() // 4 if given is None else given
 
@@ -176,5 +178,5 @@ def _check_layers(module: nn.Module) -> None:
             )
 
 
-def _shapes(rows: Rows) -> str:
+def _shapes(rows: InputRows) -> str:
     return "tensors of shapes " + ", ".join(str(list(a.shape)) for a in rows.arguments)

@@ -1,4 +1,4 @@
-"""Kernels of finite networks as they are: tangent kernel and covariance of outputs."""
+"""Kernels of finite networks: tangent kernel and covariance of outputs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ShapeError
-from weightloom.kernels import memory as room
 from weightloom.kernels.empirical.jacobian import Jacobian, Products, groups
-from weightloom.kernels.empirical.planning import Plan, Probe, choose
+from weightloom.kernels.empirical.planning import KernelPlan, Probe, choose
 from weightloom.kernels.empirical.rows import (
+    InputRows,
     Inputs,
     Network,
-    Rows,
     as_rows,
     blocks,
     budget,
@@ -23,6 +22,7 @@ from weightloom.kernels.empirical.rows import (
     squeeze,
 )
 from weightloom.kernels.empirical.structured import NotStructuredError, Structured
+from weightloom.linalg import memory as room
 
 __all__ = ["nngp", "ntk", "plan"]
 
@@ -35,10 +35,10 @@ def ntk(
     method: str = "auto",
     memory: int | str | None = None,
 ) -> Tensor:
-    """The tangent kernel of a network as it is: J(u) J(u2)^T over its trainable parameters.
+    """The tangent kernel of a network: J(u) J(u2)^T over its trainable parameters.
 
     ``u`` is what the network is called with: ``(x, z)`` for ``h(x, z)``, a tensor for ``h(x)``;
-    rows first, and each row's output must be its own affair. Only parameters that require a
+    rows first, and a row's output must not depend on other rows. Only parameters that require a
     gradient count. Returns [n, m] for one output, [n, m, c, c] for c outputs (trailing dimensions
     are flattened), exactly symmetric when ``u2`` is omitted, without a graph.
 
@@ -65,7 +65,7 @@ def ntk(
     try:
         kernel = _compute(network, rows, columns, chosen, probe)
     except NotStructuredError as error:
-        # Two rows looked structured, more did not: networks may compute by the number of rows.
+        # Two rows were structured, more are not: a network may depend on the number of rows.
         if method != "auto":
             raise
         without = Probe(**{**vars(probe), "kept": None, "refused": str(error)})
@@ -81,7 +81,7 @@ def plan(
     *,
     method: str = "auto",
     memory: int | str | None = None,
-) -> Plan:
+) -> KernelPlan:
     """How `ntk` would be computed with these arguments: method, reason, memory, operations.
 
     >>> h = nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 1))
@@ -95,8 +95,8 @@ def plan(
 def nngp(h: nn.Module, u: Inputs, u2: Inputs | None = None) -> Tensor:
     """Products of outputs, h(u) h(u2)^T averaged over the c outputs, [n, m].
 
-    For one draw of the weights this estimates the network's Gaussian-process covariance, the better
-    the more outputs it has; its mean over draws is the covariance of a network of this width.
+    For one sampled network this estimates the Gaussian-process covariance, the better the more
+    outputs it has. Its mean over sampled networks is the covariance at this width.
 
     >>> nngp(nn.Identity(), torch.tensor([[1.0, 3.0], [2.0, 0.0]]))
     tensor([[5., 1.],
@@ -109,7 +109,7 @@ def nngp(h: nn.Module, u: Inputs, u2: Inputs | None = None) -> Tensor:
     return left @ right.T / left.shape[1]
 
 
-def _both(u: Inputs, u2: Inputs | None) -> tuple[Rows, Rows | None]:
+def _both(u: Inputs, u2: Inputs | None) -> tuple[InputRows, InputRows | None]:
     rows = as_rows(u, "u")
     if u2 is None:
         return rows, None
@@ -123,7 +123,7 @@ def _both(u: Inputs, u2: Inputs | None) -> tuple[Rows, Rows | None]:
 
 
 def _compute(
-    network: Network, rows: Rows, columns: Rows | None, chosen: Plan, probe: Probe
+    network: Network, rows: InputRows, columns: InputRows | None, chosen: KernelPlan, probe: Probe
 ) -> Tensor:
     shape = (probe.n, probe.m, probe.outputs, probe.outputs)
     kernel = torch.zeros(shape, dtype=probe.dtype, device=rows.arguments[0].device)
@@ -137,8 +137,10 @@ def _compute(
     return kernel
 
 
-def _add_pairs(kernel: Tensor, method: Any, rows: Rows, columns: Rows | None, block: int) -> None:
-    """Add what ``method`` makes of all pairs of blocks; a block on the diagonal is made once."""
+def _add_pairs(
+    kernel: Tensor, method: Any, rows: InputRows, columns: InputRows | None, block: int
+) -> None:
+    """Add the kernel of all pairs of blocks; a block on the diagonal is computed once."""
     symmetric = columns is None
     columns = rows if columns is None else columns
     for i in blocks(len(rows), block):
@@ -151,7 +153,7 @@ def _add_pairs(kernel: Tensor, method: Any, rows: Rows, columns: Rows | None, bl
 
 
 def _add_products(
-    kernel: Tensor, method: Products, rows: Rows, columns: Rows | None, chosen: Plan
+    kernel: Tensor, method: Products, rows: InputRows, columns: InputRows | None, chosen: KernelPlan
 ) -> None:
     symmetric = columns is None
     columns = rows if columns is None else columns
@@ -161,7 +163,7 @@ def _add_products(
             _add(kernel, i, j, method.pair(rows[i], directions), symmetric)
 
 
-def _left_of(j: slice, count: int, chosen: Plan, symmetric: bool) -> Iterator[slice]:
+def _left_of(j: slice, count: int, chosen: KernelPlan, symmetric: bool) -> Iterator[slice]:
     """Blocks of rows against the columns ``j``: the square on the diagonal, then what is after."""
     start = 0
     if symmetric:

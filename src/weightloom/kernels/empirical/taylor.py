@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
 from weightloom.errors import ConfigError, KernelError, ShapeError
-from weightloom.kernels.empirical.rows import Inputs, Network, Parameters, Rows, as_rows, budget
+from weightloom.kernels.empirical.rows import (
+    InputRows,
+    Inputs,
+    Network,
+    Parameters,
+    as_rows,
+    budget,
+)
 
 __all__ = ["higher_order"]
 
@@ -58,23 +65,23 @@ def higher_order(
         _terms(network, left[start : start + together], right[start : start + together], deepest)
         for start in range(0, len(left), together)
     ]
-    found = [torch.cat(terms) for terms in zip(*parts, strict=True)]
-    chosen = tuple(found[r] for r in wanted)
+    by_order = [torch.cat(terms) for terms in zip(*parts, strict=True)]
+    chosen = tuple(by_order[r] for r in wanted)
     return chosen[0] if isinstance(order, int) else chosen
 
 
-def _terms(network: Network, left: Rows, right: Rows, deepest: int) -> Derivatives:
+def _terms(network: Network, left: InputRows, right: InputRows, deepest: int) -> Derivatives:
     """K^(0) .. K^(deepest), [n] each."""
 
-    def one(*arguments: Tensor) -> Derivatives:
+    def of_row(*arguments: Tensor) -> Derivatives:
         half = len(arguments) // 2
         return _row(network, arguments[:half], arguments[half:], deepest)
 
     arguments = (*left.arguments, *right.arguments)
     with torch.no_grad():
         if len(left) == 1:  # no vmap: networks that it refuses still have their terms
-            return tuple(term.unsqueeze(0) for term in one(*(a[0] for a in arguments)))
-        return vmap(one)(*arguments)
+            return tuple(term.unsqueeze(0) for term in of_row(*(a[0] for a in arguments)))
+        return vmap(of_row)(*arguments)
 
 
 def _row(
@@ -102,8 +109,8 @@ def _with_derivative(terms: Callable[[Tensor], Derivatives]) -> Callable[[Tensor
     """(h, .., h^(k)) as functions of the step, to (h, .., h^(k + 1))."""
 
     def deeper(step: Tensor) -> Derivatives:
-        found = jvp(terms, (step,), (torch.ones_like(step),))
-        return (*found[0], found[1][-1])
+        nested = jvp(terms, (step,), (torch.ones_like(step),))
+        return (*nested[0], nested[1][-1])
 
     return deeper
 
@@ -115,7 +122,7 @@ def _orders(order: int | Sequence[int]) -> tuple[int, ...]:
     return orders
 
 
-def _check(network: Network, left: Rows, right: Rows) -> None:
+def _check(network: Network, left: InputRows, right: InputRows) -> None:
     if len(left) != len(right):
         raise ShapeError(
             f"u_i has {len(left)} rows but u_j has {len(right)}; they are paired row by row"

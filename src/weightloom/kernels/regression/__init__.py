@@ -1,23 +1,18 @@
 """Regression with the kernels of infinitely wide hypernetworks, on points and on grids."""
 
-from weightloom.kernels.regression.problem import (
-    GridProblem,
-    GridQuery,
-    PointProblem,
-    PointQuery,
-)
+from weightloom.kernels.regression.problem import GridProblem, GridQuery, PointProblem, PointQuery
 from weightloom.kernels.regression.regressor import HyperKernelRegressor
 from weightloom.kernels.regression.system import LeaveOneOut, Options, System
-from weightloom.kernels.regression.trials import Trial, TuneReport
+from weightloom.kernels.regression.tuning import Trial, TuneReport
 
 __all__ = [
-    # The estimator
+    # the estimator
     "HyperKernelRegressor",
-    # What it returns beside predictions
+    # what it returns besides predictions
     "LeaveOneOut",
     "TuneReport",
     "Trial",
-    # What is inside, for new structures: a problem, questions about it, a system that answers
+    # for new structures: problems, queries, and the system that solves and answers
     "PointProblem",
     "GridProblem",
     "PointQuery",

@@ -3,49 +3,48 @@
 Every image is seen at the same coordinates, so the Gram matrix is sum_k F_k kron B_k
 (`kernels.separable`). Products with it are cheap, and in the common eigenvectors of the B_k it is
 nearly P separate n x n systems, which precondition it (`linalg.SpectralBlocks`). A grid with gaps
-is the same matrix with rows and columns left out.
+is the same matrix with rows and columns left out. The first functions, products of the kernel
+between new points and a grid, are also used on a torus.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from weightloom.errors import ConvergenceError
-from weightloom.kernels.hyper import HyperKernel
-from weightloom.kernels.regression.cross import cross_mean, cross_rows, prior_variance
-from weightloom.kernels.regression.gaussian import log_density
-from weightloom.kernels.regression.problem import (
-    GridProblem,
-    GridQuery,
-    PointQuery,
-    Problem,
-    Query,
-)
+from weightloom.kernels import fused
+from weightloom.kernels.covariance import Covariance
+from weightloom.kernels.hyperkernel import ConditionPart, HyperKernel
+from weightloom.kernels.inputs import paired_covariance, unique_rows
+from weightloom.kernels.regression.problem import GridProblem, GridQuery, PointQuery, Problem, Query
 from weightloom.kernels.regression.progress import Iterations, steps
-from weightloom.kernels.regression.system import LeaveOneOut, Options, System
+from weightloom.kernels.regression.system import LeaveOneOut, Options, System, log_density
 from weightloom.kernels.separable import Separation, obstacle, separate
 from weightloom.linalg import (
     CGFactor,
-    Estimate,
     KroneckerSum,
-    Masked,
+    MaskedOperator,
     Operator,
-    Plan,
     Preconditioner,
+    SolverPlan,
     SpectralBlocks,
+    StochasticEstimate,
 )
 from weightloom.linalg.cg import default_tolerance
 from weightloom.linalg.memory import available, readable
 from weightloom.linalg.operator import multiply
 
-__all__ = ["GridSystem"]
+__all__ = ["GridSystem", "cross_mean", "cross_rows", "outer_join", "prior_variance"]
+
 
 #: Error of the expansion, as a share of the largest diagonal entry, for each number type.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-6}
+
+_CHUNK = 1 << 24  # numbers stored at once
 _TERMS = 16  # Kronecker terms that memory is planned for; there are fewer
 _PRECISE = 2**29  # bytes up to which the preconditioner is kept in double precision
 _STEPS = 1000  # iterations of conjugate gradients for posterior variances
@@ -53,7 +52,87 @@ _CERTIFICATE = 64  # rows of the kernel itself that a solution is checked agains
 _TOGETHER = 1 << 23  # numbers in the right-hand sides that are solved for at once
 
 
-class GridSystem(System):
+# -- the kernel between new points and a grid ------------------------------------------------------
+
+
+def outer_join(kernel: HyperKernel, condition: ConditionPart, points: Covariance) -> Tensor:
+    """Every row at every pair of an image and a coordinate: [k, n, P].
+
+    ``condition`` holds the rows' conditions with n images, [k, n]; ``points`` the rows' points with
+    P coordinates, [k, P], or one row [1, P] that all share.
+    """
+    (k, n), P = condition.covariance.gap.shape, points.gap.shape[1]
+    if not fused.supports(kernel, points.gap.dtype):
+        ntk = None if condition.ntk is None else condition.ntk.unsqueeze(2)
+        part = ConditionPart(condition.covariance.unsqueeze(2), ntk)
+        return kernel.join(part, points.unsqueeze(1)).expand(k, n, P)
+    shared = len(points.gap) == 1
+    here = (None, torch.zeros(k, dtype=torch.long) if shared else None)
+    there = (torch.arange(n).repeat_interleave(P), torch.arange(P).repeat(n))
+    out = torch.empty(k, n * P, dtype=points.gap.dtype)
+    return fused.join(kernel, condition, points, here, there, out).view(k, n, P)
+
+
+def cross_mean(kernel: HyperKernel, problem: GridProblem, alpha: Tensor, query: Query) -> Tensor:
+    """K(query, grid) alpha for alpha [n, P, c]: [N, c] or [n', P', c]."""
+    if isinstance(query, PointQuery):
+        images, image = unique_rows(query.x)
+        coordinates, place = unique_rows(query.z)
+        # All distinct images at all distinct coordinates are more than the query, and too many if
+        # images and coordinates hardly repeat.
+        if len(images) * len(coordinates) > 64 * len(image):
+            return _point_mean(kernel, problem, alpha, query)
+        return cross_mean(kernel, problem, alpha, GridQuery(images, coordinates))[image, place]
+    parts = []
+    for images in query.images.split(_step(problem, len(query.coordinates))):
+        condition = kernel.condition_part(images, problem.images)
+        if obstacle(kernel, condition) is not None:
+            part = GridQuery(images, query.coordinates)
+            mean = _point_mean(kernel, problem, alpha, part.points())
+        else:
+            points = kernel.point_part(query.coordinates, problem.coordinates)
+            terms = separate(kernel, condition, points).terms
+            mean = terms.matmul(alpha.double().reshape(-1, alpha.shape[2]))
+        parts.append(mean.view(len(images), -1, alpha.shape[2]))
+    return torch.cat(parts).to(alpha.dtype)
+
+
+def cross_rows(
+    kernel: HyperKernel, problem: GridProblem, query: PointQuery, step: int | None = None
+) -> Iterator[Tensor]:
+    """K(query, grid), ``step`` rows at a time: [k, n, P]."""
+    n, P = problem.shape
+    step = max(1, _CHUNK // (n * P)) if step is None else step
+    for x, z in zip(query.x.split(step), query.z.split(step), strict=True):
+        condition = kernel.condition_part(x, problem.images)
+        points = kernel.point_part(z, problem.coordinates)
+        yield outer_join(kernel, condition, points)
+
+
+def _point_mean(
+    kernel: HyperKernel, problem: GridProblem, alpha: Tensor, query: PointQuery
+) -> Tensor:
+    rows = cross_rows(kernel, problem, query)
+    return torch.cat([torch.einsum("knp,npc->kc", part, alpha) for part in rows])
+
+
+def prior_variance(kernel: HyperKernel, query: Query) -> Tensor:
+    """The kernel of every point with itself: [N] or [n, P]."""
+    if isinstance(query, PointQuery):
+        return kernel.diagonal(query.x, query.z)
+    both = query.points()
+    return kernel.diagonal(both.x, both.z).view(query.shape)
+
+
+def _step(problem: GridProblem, places: int) -> int:
+    """How many new images to take at once."""
+    return max(1, _CHUNK // max(*problem.shape, places) // 16)
+
+
+# -- the system ------------------------------------------------------------------------------------
+
+
+class GridSystem(System["GridFactor"]):
     """(K + ridge I) alpha = y on a grid with any coordinates, with or without gaps."""
 
     name = "kronecker"
@@ -65,11 +144,13 @@ class GridSystem(System):
             return "the data are points, not a grid"
         if kernel.g.homogeneous:
             return None
-        return obstacle(kernel, kernel.condition_part(problem.images))
+        # Only norms matter here: the variances of the images, not all pairs of them.
+        alone = paired_covariance(problem.images, problem.images)
+        return obstacle(kernel, kernel.from_conditions(alone))
 
     @classmethod
     def bytes(cls, kernel: HyperKernel, problem: Problem) -> int:
-        """With a preconditioner of one block only; more memory, if there is any, is used well."""
+        """The minimum, with few blocks in the preconditioner; more memory makes it faster."""
         n, P = problem.shape
         return _base_bytes(problem) + n * n * 4 * min(P, 16)
 
@@ -77,13 +158,12 @@ class GridSystem(System):
     def fit(
         cls, kernel: HyperKernel, problem: GridProblem, ridge: float, options: Options
     ) -> GridSystem:
-        factor = _prepare(kernel, problem, ridge, options)
+        progress = Iterations(options.progress, "conjugate gradients")
+        factor = _prepare(kernel, problem, ridge, options, progress)
         y = problem.values.reshape(-1, problem.channels)[problem.observed]
-        with Iterations(options.progress, "conjugate gradients") as bar:
-            factor.progress = bar
+        with progress:
             solution = factor.solve(y)
-        system = cls(kernel, problem, ridge, options, factor.plan, solution)
-        system.__dict__["factor"] = factor
+        system = cls(kernel, problem, ridge, options, factor.plan, solution, factor)
         wrong = system.certificate()
         system.solution = replace(
             solution,
@@ -94,10 +174,8 @@ class GridSystem(System):
         )
         return system
 
-    @cached_property
-    def factor(self) -> GridFactor:
-        """Ready to solve; a system that was loaded from a file gets there when first needed."""
-        return _prepare(self.kernel, self.problem, self.ridge, self.options)
+    def _factorise(self) -> GridFactor:
+        return _prepare(self.kernel, self.problem, self.ridge, self.options, None)
 
     @property
     def separation(self) -> Separation:
@@ -136,7 +214,7 @@ class GridSystem(System):
     def variance(self, query: Query) -> Tensor:
         """One system for each point, many at once: slow for many points, unlike on a torus.
 
-        What is missing to convergence makes a variance too large, never too small.
+        Incomplete convergence makes a variance too large, never too small.
         """
         points = query.points() if isinstance(query, GridQuery) else query
         columns = max(1, _TOGETHER // self.problem.size)
@@ -149,7 +227,7 @@ class GridSystem(System):
         prior = prior_variance(self.kernel, query)
         return (prior - torch.cat(gains).view(query.shape)).clamp_min(0)
 
-    def log_marginal_likelihood(self) -> Estimate:
+    def log_marginal_likelihood(self) -> StochasticEstimate:
         y = self.problem.values.reshape(-1, self.problem.channels)[self.problem.observed]
         return log_density(y, self.solution.value, self.factor.logdet())
 
@@ -161,10 +239,28 @@ class GridSystem(System):
 
 
 class GridFactor(CGFactor):
-    """Conjugate gradients on the Kronecker terms, which are kept beside it."""
+    """Conjugate gradients on the Kronecker terms, which it stores."""
 
-    separation: Separation
-    whole: KroneckerSum
+    def __init__(
+        self,
+        separation: Separation,
+        whole: KroneckerSum,
+        operator: Operator,  # ``whole``, or the observed part of it
+        ridge: Tensor,
+        plan: SolverPlan,
+        preconditioner: Preconditioner,
+        tolerance: float,
+        progress: Iterations | None,
+    ) -> None:
+        super().__init__(
+            operator,
+            ridge,
+            plan,
+            preconditioner=preconditioner,
+            tolerance=tolerance,
+            progress=progress,
+        )
+        self.separation, self.whole = separation, whole
 
     @torch.no_grad()
     def quadratic(self, vectors: Tensor) -> Tensor:
@@ -203,10 +299,10 @@ class GridFactor(CGFactor):
 
 @dataclass
 class _OnMask:
-    """A preconditioner of the whole grid, for the observed part of it."""
+    """A preconditioner of the whole grid, applied to the observed part."""
 
     whole: SpectralBlocks
-    mask: Masked
+    mask: MaskedOperator
 
     @property
     def dtype(self) -> torch.dtype:
@@ -226,7 +322,11 @@ def _base_bytes(problem: Problem) -> int:
 
 
 def _prepare(
-    kernel: HyperKernel, problem: GridProblem, ridge: float, options: Options
+    kernel: HyperKernel,
+    problem: GridProblem,
+    ridge: float,
+    options: Options,
+    progress: Iterations | None,
 ) -> GridFactor:
     n, P = problem.shape
     separation = separate(
@@ -247,20 +347,15 @@ def _prepare(
     operator: Operator = whole
     preconditioner: Preconditioner = blocks
     if problem.mask is not None:
-        operator = Masked(whole, problem.observed)
+        operator = MaskedOperator(whole, problem.observed)
         preconditioner = _OnMask(blocks, operator)
-    plan = Plan(
+    plan = SolverPlan(
         "kronecker", _reason(problem, separation, modes), whole.bytes + blocks.bytes, operator.flops
     )
-    factor = GridFactor(
-        operator,
-        torch.as_tensor(ridge, dtype=problem.dtype),
-        plan,
-        preconditioner=preconditioner,
-        tolerance=options.tolerance,
+    shift = torch.as_tensor(ridge, dtype=problem.dtype)
+    return GridFactor(
+        separation, whole, operator, shift, plan, preconditioner, options.tolerance, progress
     )
-    factor.separation, factor.whole = separation, whole
-    return factor
 
 
 def _reason(problem: GridProblem, separation: Separation, modes: int) -> str:

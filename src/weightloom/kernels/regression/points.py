@@ -1,4 +1,8 @@
-"""Regression on points: one equation per pair (x, z), no structure between them."""
+"""Regression on points: one equation per pair (x, z), no further structure.
+
+The Gram matrix is stored and factorised if it fits into memory. Otherwise it is an operator for
+conjugate gradients, computed again for every product.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,7 @@ from torch import Tensor
 
 from weightloom import linalg
 from weightloom.errors import ShapeError
-from weightloom.kernels.regression.gaussian import log_density
-from weightloom.kernels.regression.matrix import KernelMatrix
+from weightloom.kernels.assembly import Assembly
 from weightloom.kernels.regression.problem import (
     GridProblem,
     GridQuery,
@@ -25,26 +28,90 @@ from weightloom.kernels.regression.problem import (
     Query,
 )
 from weightloom.kernels.regression.progress import Iterations
-from weightloom.kernels.regression.system import LeaveOneOut, Options, System
-from weightloom.linalg import Dense, Estimate, Factor, Operator, Plan, Solution, make_plan
+from weightloom.kernels.regression.system import LeaveOneOut, Options, System, log_density
+from weightloom.linalg import (
+    DenseOperator,
+    Operator,
+    Solution,
+    SolverFactor,
+    SolverPlan,
+    StochasticEstimate,
+    make_plan,
+)
 from weightloom.linalg.cg import default_tolerance
 from weightloom.linalg.memory import available, check
 
 if TYPE_CHECKING:
-    from weightloom.kernels.hyper import HyperKernel
+    from weightloom.kernels.hyperkernel import HyperKernel
 
-__all__ = ["PointSystem"]
+__all__ = ["KernelMatrix", "PointSystem"]
 
 #: Bytes that the kernel may take for its temporaries, in products with it and in predictions.
 BLOCK = 256 * 2**20
-#: Temporaries for each entry of the kernel, when it is small enough to be made in one piece.
+
+#: Temporaries for each entry of the kernel, when it is small enough to be computed in one piece.
 TEMPORARIES = 16
 
 
-class PointSystem(System):
+class KernelMatrix(Operator):
+    """K [N, N] of a kernel at N points, matrix-free.
+
+    A product computes each block of the upper half once and uses it twice. What depends on
+    distinct conditions or distinct points alone is kept between products, within ``memory``.
+    Nothing is computed before the first product, so planning is free.
+    """
+
+    def __init__(self, kernel: HyperKernel, points: PointProblem, memory: int) -> None:
+        super().__init__(points.size, points.dtype, points.x.device)
+        self.kernel, self.points, self.memory = kernel, points, memory
+
+    @cached_property
+    def _assembly(self) -> Assembly:
+        return Assembly(self.kernel, self.points.x, self.points.z, None, None, self.memory)
+
+    @torch.no_grad()
+    def matmul(self, vectors: Tensor) -> Tensor:
+        result = torch.zeros_like(vectors)
+        for rows, columns, block in self._assembly.blocks():
+            result[rows].addmm_(block, vectors[columns])
+            if rows != columns:
+                result[columns].addmm_(block.mT, vectors[rows])
+        return result
+
+    @torch.no_grad()
+    def diagonal(self) -> Tensor:
+        return self.kernel.diagonal(self.points.x, self.points.z)
+
+    @torch.no_grad()
+    def rows(self, index: Tensor) -> Tensor:
+        result = torch.empty(len(index), self.size, dtype=self.dtype, device=self.device)
+        for place, row in enumerate(index.tolist()):
+            single, step = slice(row, row + 1), max(1, self.memory // 256)
+            for start in range(0, self.size, step):
+                columns = slice(start, min(start + step, self.size))
+                condition = self._assembly.conditions.block(single, columns)
+                points = self._assembly.points.block(single, columns).covariance
+                result[place, columns] = self.kernel.join(condition, points)[0]
+        return result
+
+    @torch.no_grad()
+    def dense(self) -> Tensor:
+        return self.kernel(self.points.x, self.points.z, memory=self.memory)
+
+    @property
+    def bytes(self) -> int:
+        return self.memory
+
+    @property
+    def flops(self) -> float:
+        # An entry costs some fifty operations and is used twice.
+        return (2.0 + 25.0) * self.size**2
+
+
+class PointSystem(System[SolverFactor]):
     """(K + ridge I) alpha = y with a dense factor, or by matrix-free conjugate gradients.
 
-    Takes grids too, as so many points: for small ones nothing is faster.
+    Also takes grids, as points: for small ones this is the fastest.
     """
 
     name = "points"
@@ -55,14 +122,12 @@ class PointSystem(System):
         problem: Problem,
         ridge: float,
         options: Options,
-        plan: Plan,
+        plan: SolverPlan,
         solution: Solution,
-        factor: Factor | None = None,
+        factor: SolverFactor | None = None,
     ) -> None:
-        super().__init__(kernel, problem, ridge, options, plan, solution)
+        super().__init__(kernel, problem, ridge, options, plan, solution, factor)
         self.points = _points(problem)
-        if factor is not None:
-            self.factor = factor
 
     @classmethod
     def fits(cls, kernel: HyperKernel, problem: Problem) -> str | None:
@@ -70,7 +135,7 @@ class PointSystem(System):
 
     @classmethod
     def bytes(cls, kernel: HyperKernel, problem: Problem, solver: str = "auto") -> int:
-        """What `solver` needs; for "auto" the least that will do, that of conjugate gradients."""
+        """The memory of `solver`; for "auto" the minimum, that of conjugate gradients."""
         solver = "cg" if solver == "auto" else solver
         return make_plan(KernelMatrix(kernel, _points(problem), BLOCK), solver).bytes
 
@@ -84,7 +149,7 @@ class PointSystem(System):
         with progress:
             factor = _prepare(kernel, points, ridge, options, progress)
             solution = factor.solve(points.y)
-        # In the order that a file has it, so that a loaded model predicts the same bits.
+        # Contiguous, as in a file, so that a loaded model predicts the same bits.
         value, seconds = solution.value.contiguous(), time.perf_counter() - begin
         solution = replace(solution, value=value, seconds=seconds)
         return cls(kernel, problem, ridge, options, factor.plan, solution, factor)
@@ -97,7 +162,7 @@ class PointSystem(System):
         ridge: float,
         options: Options,
         state: dict[str, Tensor],
-        plan: Plan,
+        plan: SolverPlan,
         solution: Solution,
     ) -> PointSystem:
         wanted = (problem.size, problem.channels)
@@ -108,9 +173,7 @@ class PointSystem(System):
             )
         return cls(kernel, problem, ridge, options, plan, solution)
 
-    @cached_property
-    def factor(self) -> Factor:
-        """The factor; a system that was loaded from a file makes it when it is first needed."""
+    def _factorise(self) -> SolverFactor:
         return _prepare(self.kernel, self.points, self.ridge, self.options, None)
 
     @torch.no_grad()
@@ -135,7 +198,7 @@ class PointSystem(System):
             variances.append(left.clamp(min=0))
         return torch.cat(variances).reshape(query.shape)
 
-    def log_marginal_likelihood(self) -> Estimate:
+    def log_marginal_likelihood(self) -> StochasticEstimate:
         return log_density(self.points.y, self.solution.value, self.factor.logdet())
 
     def leave_one_out(self) -> LeaveOneOut:
@@ -156,9 +219,9 @@ def _block(options: Options) -> int:
 
 
 def _parts(query: Query, columns: int, block: int) -> Iterator[PointQuery]:
-    """The query in pieces of so many rows that a matrix [rows, columns] takes no more than a block.
+    """The query in pieces such that a matrix [rows, columns] takes at most ``block`` bytes.
 
-    Nor are the inputs: points of a grid carry a copy of their image.
+    The same holds for the inputs of a piece: points of a grid carry a copy of their image.
     """
     count = math.prod(query.shape)
     first = query.images if isinstance(query, GridQuery) else query.x
@@ -177,7 +240,7 @@ def _prepare(
     ridge: float,
     options: Options,
     progress: Iterations | None,
-) -> Factor:
+) -> SolverFactor:
     block = _block(options)
     room = (available() if options.memory is None else options.memory) - block
     operator = KernelMatrix(kernel, points, block)
@@ -203,17 +266,19 @@ def _prepare(
     return factor
 
 
-def _matrix(operator: KernelMatrix, plan: Plan, room: int) -> tuple[Operator, Plan]:
-    """The matrix as the solver should have it, held or not; and the plan, which says so."""
+def _matrix(operator: KernelMatrix, plan: SolverPlan, room: int) -> tuple[Operator, SolverPlan]:
+    """The matrix as the solver needs it, stored or not, and the plan that says which."""
     if plan.solver == "cholesky":
         # The factor takes the place of the matrix, so there is never a second one.
-        return Dense(operator.dense(), overwrite=True), plan
+        return DenseOperator(operator.dense(), overwrite=True), plan
     if plan.solver == "lu":
-        return operator, plan  # which makes a matrix for its factor to overwrite
+        return operator, plan  # the solver makes a matrix that its factor overwrites
     square = operator.size**2 * torch.finfo(operator.dtype).bits // 8
     if square + plan.bytes <= room:
         reason = f"{plan.reason}; the matrix fits into memory and is kept"
-        return Dense(operator.dense()), replace(plan, reason=reason, bytes=plan.bytes + square)
+        return DenseOperator(operator.dense()), replace(
+            plan, reason=reason, bytes=plan.bytes + square
+        )
     return operator, replace(
         plan, reason=f"{plan.reason}; the matrix is computed again for every product"
     )

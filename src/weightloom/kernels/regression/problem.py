@@ -1,8 +1,8 @@
-"""What is to be fitted, and where it is to be predicted, as tensors of fixed shapes.
+"""The data to fit, and where to predict, as tensors of fixed shapes.
 
 Two layouts. *Points*: every row has a condition and a point of its own. *Grid*: every condition
-(image) is seen at the same coordinates, with or without gaps. `reading` makes these from what
-a user passes; everything behind it can rest on the shapes written here.
+(image) is seen at the same coordinates, with or without gaps. `reading` makes these from the user's
+arrays; all other code relies on the shapes given here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PointProblem:
 class GridProblem:
     """Values of n images at P common coordinates; with a mask, only some of them.
 
-    Entries of ``values`` that the mask leaves out are 0 here, whatever the user had there.
+    Entries of ``values`` that the mask leaves out are 0 here.
 
     >>> import torch
     >>> mask = torch.tensor([[True, False, True], [True, True, False]])

@@ -1,4 +1,4 @@
-"""Bars on standard error, for those who asked for them."""
+"""Progress bars on standard error, on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Iterations:
     """The callback of an iterative solver: shows iteration and residual inside a ``with`` block.
 
-    Outside it is silent, because solvers keep it for later solves.
+    Outside it shows nothing, because solvers keep it for later solves.
     """
 
     def __init__(self, show: bool, text: str) -> None:

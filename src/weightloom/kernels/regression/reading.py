@@ -1,4 +1,4 @@
-"""From what a user passes to a problem or a query; everything that can be wrong is said here."""
+"""The arguments of fit, predict and tune, checked and read into problems, queries and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import ConfigError, KernelError, ShapeError
-from weightloom.kernels.regression.checks import check_columns, check_finite
+from weightloom.kernels.hyperkernel import HyperKernel
+from weightloom.kernels.inputs import unique_rows
 from weightloom.kernels.regression.problem import (
     GridProblem,
     GridQuery,
@@ -18,8 +19,24 @@ from weightloom.kernels.regression.problem import (
     Problem,
     Query,
 )
+from weightloom.kernels.regression.system import Options
+from weightloom.linalg.memory import parse
 
-__all__ = ["is_numpy", "read_problem", "read_query"]
+__all__ = [
+    # the user's arrays
+    "is_numpy",
+    "read_problem",
+    "read_query",
+    # everything else
+    "SOLVERS",
+    "check_duplicates",
+    "check_kernel",
+    "check_options",
+    "check_ridge",
+]
+
+
+SOLVERS = ("auto", "cholesky", "lu", "cg", "torus", "kronecker")
 
 _FORMS = (
     "pass (x, z), or one array together with n_condition_features=, the number of its first "
@@ -36,7 +53,7 @@ def read_problem(
     dtype: torch.dtype | None = None,
     n_condition_features: int | None = None,
 ) -> Problem:
-    """The problem that ``fit(X, y)`` poses.
+    """The problem of ``fit(X, y)``.
 
     Points: X = (x [N, dx], z [N, dz]) or one array [N, dx + dz]; y [N] or [N, c].
     Grid: X = (images [n, ...], coordinates [P, dz]); y [n, P] or [n, P, c]; a mask [n, P] is True
@@ -68,7 +85,7 @@ def read_query(
     grid: bool | None = None,
     n_condition_features: int | None = None,
 ) -> Query:
-    """Where ``predict(X)`` asks, for a model fitted to ``problem``.
+    """The query of ``predict(X)``, for a model fitted to ``problem``.
 
     ``grid=None``: as it was fitted. A model fitted on a grid takes (images, coordinates), one
     fitted on points takes pairs. One array is always pairs.
@@ -84,7 +101,7 @@ def read_query(
             "every z pass grid=True)"
         )
     query = GridQuery(x, z) if grid else PointQuery(x, z)
-    check_columns(query, problem)
+    _check_columns(query, problem)
     return query
 
 
@@ -116,10 +133,10 @@ def _read_inputs(
         if rows.is_complex():
             raise KernelError(f"{name} is complex; kernels take real numbers")
     dtype = _dtype(x, z, dtype)
-    # A fitted model goes on using its data: a copy, so that the user may write over the arrays.
+    # A copy: a fitted model uses its data later, and the user may overwrite the arrays.
     x, z = (rows.detach().to(dtype, copy=copy) for rows in (x, z))
-    check_finite("x", x)
-    check_finite("z", z)
+    _check_finite("x", x)
+    _check_finite("z", z)
     return x, z, dtype
 
 
@@ -192,7 +209,7 @@ def _points(x: Tensor, z: Tensor, y: Tensor) -> PointProblem:
             f"points need as many rows of x, z and y, which is [N] or [N, c]; there are {len(x)} "
             f"rows of x and {len(z)} of z, and y has shape {tuple(y.shape)}"
         )
-    check_finite("y", y)
+    _check_finite("y", y)
     squeeze = y.ndim == 1
     return PointProblem(x, z, y[:, None] if squeeze else y, squeeze)
 
@@ -210,8 +227,8 @@ def _grid(images: Tensor, coordinates: Tensor, values: Tensor, mask: Any) -> Gri
     if mask is not None:
         mask = _mask(mask, shape)
         values = values.masked_fill(~mask[..., None], 0)
-        mask = None if mask.all() else mask  # nothing is missing: the fast roads stay open
-    check_finite("y", values)
+        mask = None if mask.all() else mask  # nothing is missing: the faster methods can be used
+    _check_finite("y", values)
     return GridProblem(images, coordinates, values, mask, squeeze)
 
 
@@ -225,3 +242,95 @@ def _mask(mask: Any, shape: tuple[int, ...]) -> Tensor:
     if not seen.any():
         raise ShapeError("mask is False everywhere; at least one value must be observed")
     return seen
+
+
+def _check_columns(query: Query, problem: Problem) -> None:
+    """Raise unless the query has as many columns as the data of the fit."""
+    names = ("images", "coordinates") if isinstance(query, GridQuery) else ("x", "z")
+    for name, asked, known in zip(names, _inputs(query), _inputs(problem.query), strict=True):
+        if asked.shape[1] != known.shape[1]:
+            raise ShapeError(
+                f"{name} has {asked.shape[1]} columns, but the model was fitted with "
+                f"{known.shape[1]}; pass the same features as in fit"
+            )
+
+
+def _inputs(query: Query) -> tuple[Tensor, Tensor]:
+    if isinstance(query, GridQuery):
+        return query.images, query.coordinates
+    return query.x, query.z
+
+
+def _check_finite(name: str, rows: Tensor) -> None:
+    if rows.isfinite().all():
+        return
+    bad = (~rows.isfinite()).reshape(len(rows), -1).any(1).nonzero()[:, 0]
+    raise KernelError(
+        f"{name} has NaN or infinite entries in {len(bad)} of {len(rows)} rows, first in row "
+        f"{bad[0].item()}; remove or fill them"
+    )
+
+
+# -- kernel, ridge and options -------------------------------------------------------------------
+
+
+def check_kernel(kernel: Any) -> None:
+    """Raise unless it is a HyperKernel; regression uses its two parts."""
+    if not isinstance(kernel, HyperKernel):
+        raise KernelError(
+            f"kernel is {kernel!r}; wanted a HyperKernel, as HyperKernel(Tower(3), Tower(2))"
+        )
+
+
+def check_ridge(ridge: Any) -> float:
+    """The ridge as a float; it must be a finite number, 0 or more."""
+    try:
+        value = float(ridge)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"ridge is {ridge!r}; wanted a finite number, 0 or more (1e-3 is usual)")
+    return value
+
+
+def check_options(solver: Any, tolerance: Any, memory: Any, progress: Any) -> Options:
+    """The options as numbers; raises on unknown names and impossible values."""
+    if solver not in SOLVERS:
+        raise ConfigError(f"the solver is {solver!r}; wanted one of {', '.join(SOLVERS)}")
+    if isinstance(tolerance, str) or not 0 < tolerance < 1:
+        raise ConfigError(f"tolerance is {tolerance!r}; wanted a number between 0 and 1, as 1e-6")
+    return Options(solver, float(tolerance), parse(memory), bool(progress))
+
+
+def check_duplicates(problem: Problem) -> None:
+    """Raise if a point occurs twice: without a ridge the matrix is singular."""
+    pair = _duplicated(problem)
+    if pair is None:
+        return
+    if isinstance(problem, GridProblem):
+        P = len(problem.coordinates)
+        first, second = (f"image {k // P} at coordinate {k % P}" for k in pair)
+    else:
+        first, second = (f"row {k}" for k in pair)
+    raise KernelError(
+        f"{first} and {second} are the same point, and the ridge is 0: the system is singular; "
+        "remove repeated points or give a ridge > 0"
+    )
+
+
+def _duplicated(problem: Problem) -> tuple[int, int] | None:
+    """Positions of two equations for one point (in a grid: image by image), or None."""
+    if isinstance(problem, PointProblem):
+        _, key = unique_rows(torch.cat([problem.x, problem.z], dim=1))
+        where = torch.arange(len(key))
+    else:
+        _, image = unique_rows(problem.images)
+        unique, place = unique_rows(problem.coordinates)
+        key = (image[:, None] * len(unique) + place).reshape(-1)[problem.observed]
+        where = problem.observed
+    values, order = key.sort(stable=True)
+    same = (values[1:] == values[:-1]).nonzero()
+    if not len(same):
+        return None
+    k = int(same[0])
+    return int(where[order[k]]), int(where[order[k + 1]])

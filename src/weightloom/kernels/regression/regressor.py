@@ -1,4 +1,4 @@
-"""Regression with a hypernetwork of infinite width, with the manners of scikit-learn."""
+"""Regression with a hypernetwork of infinite width, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from weightloom.errors import KernelError
+from weightloom.errors import KernelError, ShapeError
 from weightloom.kernels.parameters import Parameters
-from weightloom.kernels.regression.checks import (
+from weightloom.kernels.regression.choice import choose
+from weightloom.kernels.regression.problem import Problem
+from weightloom.kernels.regression.reading import (
     check_duplicates,
     check_kernel,
     check_options,
     check_ridge,
+    is_numpy,
+    read_problem,
+    read_query,
 )
-from weightloom.kernels.regression.choose import choose
-from weightloom.kernels.regression.problem import Problem
-from weightloom.kernels.regression.reading import is_numpy, read_problem, read_query
-from weightloom.kernels.regression.score import r2_score
 from weightloom.kernels.regression.system import LeaveOneOut, Options, System
 
 if TYPE_CHECKING:
-    from weightloom.kernels.hyper import HyperKernel
-    from weightloom.kernels.regression.trials import TuneReport
-    from weightloom.linalg import Estimate
+    from weightloom.kernels.hyperkernel import HyperKernel
+    from weightloom.kernels.regression.tuning import TuneReport
+    from weightloom.linalg import StochasticEstimate
 
-__all__ = ["HyperKernelRegressor", "NotFittedError", "frozen"]
+__all__ = ["HyperKernelRegressor", "NotFittedError", "frozen", "r2_score"]
 
 
 class NotFittedError(KernelError, AttributeError):
-    """A question to a model before `fit`; an AttributeError too, as it is in scikit-learn."""
+    """The model is used before `fit`; also an AttributeError, as in scikit-learn."""
 
 
 class HyperKernelRegressor(Parameters):
@@ -48,10 +50,10 @@ class HyperKernelRegressor(Parameters):
     arrays give numpy arrays, torch tensors give torch tensors; gradients do not flow through `fit`.
 
     Arguments, all stored as they are given:
-        ridge: added to the diagonal.
+        ridge: the number that is added to the diagonal.
         solver: "auto", "cholesky", "lu", "cg", and for grids "torus", "kronecker".
         tolerance: relative residual at which iterative solvers stop (in float32 at 1e-5 or more).
-        memory: bytes, or words like "2 GB"; None is what the machine has free.
+        memory: bytes, or a text like "2 GB"; None is what the machine has free.
         dtype: torch.float32 or torch.float64; None is that of the data.
         n_condition_features: how many first columns are the condition, when X is one array
             (pipelines, cross-validation).
@@ -123,8 +125,8 @@ class HyperKernelRegressor(Parameters):
         or ``False`` asks for the other. One array is always pairs.
 
         ``return_std=True`` gives (mean, standard deviation), the latter of the function without
-        noise and without channels (they share it): sqrt(k** - k*^T (K + ridge I)^-1 k*), for the
-        kernel of kind "nngp" only.
+        noise and without channels (they share it): ``sqrt(k** - k*^T (K + ridge I)^-1 k*)``, for
+        the kernel of kind "nngp" only.
         """
         system = self._fitted()
         if return_std and system.kernel.kind != "nngp":
@@ -158,13 +160,13 @@ class HyperKernelRegressor(Parameters):
     # -- judging the fit, tuning -------------------------------------------------------------------
 
     def leave_one_out(self) -> LeaveOneOut:
-        """Every training value predicted by the model without it; exact, from the one solve.
+        """Every training value predicted by the model without it; exact, from one solve.
 
         Tensors: prediction and target [N, c] or [n, P, c], variance [N] or [n, P].
         """
         return self._fitted().leave_one_out()
 
-    def log_marginal_likelihood(self) -> Estimate:
+    def log_marginal_likelihood(self) -> StochasticEstimate:
         """log N(y; 0, K + ridge I), summed over channels; with a standard error if estimated."""
         return self._fitted().log_marginal_likelihood()
 
@@ -179,11 +181,11 @@ class HyperKernelRegressor(Parameters):
         mask: Any = None,
         grid: bool | None = None,
     ) -> TuneReport:
-        """Try the products of ``search``'s candidates, keep the best; the model is set and fitted.
+        """Try all combinations of ``search``'s candidates; set the model to the best and fit it.
 
-        See `weightloom.kernels.regression.tune.tune`.
+        See `weightloom.kernels.regression.tuning.tune`.
         """
-        from weightloom.kernels.regression.tune import tune
+        from weightloom.kernels.regression.tuning import tune
 
         problem = self._problem(X, y, mask, grid)
         return tune(self, problem, objective, search or {}, refine=refine)
@@ -206,7 +208,7 @@ class HyperKernelRegressor(Parameters):
 
     # -- scikit-learn ------------------------------------------------------------------------------
 
-    # Two models are the same only if they are one: equal arguments do not make equal fits.
+    # Models are compared by identity: equal arguments do not make equal fits.
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -235,16 +237,16 @@ class HyperKernelRegressor(Parameters):
             n_condition_features=self.n_condition_features,
         )
 
-    def _solve(self, problem: Problem, ridge: float, options: Options) -> tuple[System, str]:
-        """The problem solved with a copy of the kernel, and why it was solved in this way.
+    def _solve(self, problem: Problem, ridge: float, options: Options) -> tuple[System[Any], str]:
+        """The solved problem, and the reason for the choice of system.
 
-        A copy: setting the kernel's parameters must not change what a fitted model predicts.
+        Uses a copy of the kernel: setting its parameters must not change a fitted model.
         """
         kernel = frozen(self.kernel)
         system, reason = choose(kernel, problem, options)
         return system.fit(kernel, problem, ridge, options), reason
 
-    def _keep(self, system: System, reason: str) -> None:
+    def _keep(self, system: System[Any], reason: str) -> None:
         problem = system.problem
         first, second = vars(problem.query).values()
         self.system_ = system
@@ -256,7 +258,7 @@ class HyperKernelRegressor(Parameters):
         """Which solver, why, and what residual it reached: a few lines to read."""
         return self._fitted().describe(self.reason_)
 
-    def _fitted(self) -> System:
+    def _fitted(self) -> System[Any]:
         if not hasattr(self, "system_"):
             raise NotFittedError(
                 "this HyperKernelRegressor is not fitted; call fit((x, z), y) first"
@@ -266,8 +268,44 @@ class HyperKernelRegressor(Parameters):
 
 def frozen(kernel: HyperKernel) -> HyperKernel:
     """A copy whose hyperparameters need no gradients."""
-    held = [value for value in kernel.get_params(deep=True).values() if isinstance(value, Tensor)]
-    return copy.deepcopy(kernel, {id(value): value.detach().clone() for value in held})
+    tensors = [t for t in kernel.get_params(deep=True).values() if isinstance(t, Tensor)]
+    return copy.deepcopy(kernel, {id(tensor): tensor.detach().clone() for tensor in tensors})
+
+
+def r2_score(y: Any, prediction: Any, weight: Any, squeeze: bool) -> float:
+    """1 - sum (y - p)^2 / sum (y - mean y)^2, weighted, then the mean over channels.
+
+    A channel that is constant scores 1 when it is predicted exactly, else 0 (as scikit-learn).
+
+    >>> r2_score([1.0, 2.0, 3.0], [1.0, 2.0, 2.0], None, squeeze=True)
+    0.5
+    """
+    y, prediction = _array(y), _array(prediction)
+    if y.shape != prediction.shape:
+        raise ShapeError(
+            f"y has shape {y.shape}, the predictions {prediction.shape}; they must be the same"
+        )
+    channels = 1 if squeeze else y.shape[-1]
+    y, prediction = y.reshape(-1, channels), prediction.reshape(-1, channels)
+    w = np.ones(len(y)) if weight is None else _array(weight).reshape(-1)
+    if len(w) != len(y):
+        raise ShapeError(f"sample_weight has {len(w)} entries; wanted one for each of {len(y)}")
+    y, prediction, w = y[w != 0], prediction[w != 0], w[w != 0, None]  # a mask may hide NaN
+    if not len(y) or not np.isfinite(y).all():
+        raise KernelError(
+            "y has NaN or infinite entries, or every weight is 0; score needs finite values "
+            "(give those that are missing the weight 0)"
+        )
+    missed = (w * (y - prediction) ** 2).sum(0)
+    spread = (w * (y - (w * y).sum(0) / w.sum()) ** 2).sum(0)
+    constant = np.where(missed == 0, 1.0, 0.0)
+    safe = np.where(spread == 0, 1.0, spread)
+    return float(np.where(spread == 0, constant, 1 - missed / safe).mean())
+
+
+def _array(values: Any) -> np.ndarray:
+    plain = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return plain.astype(np.float64)
 
 
 def _out(values: Tensor, numpy: bool) -> Any:

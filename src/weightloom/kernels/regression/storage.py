@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from weightloom.errors import CheckpointError, WeightloomError
-from weightloom.files import described, own_version, whole
+from weightloom.files import atomic_write, own_version, read_safetensors
+from weightloom.kernels.inputs import unique_rows
 from weightloom.kernels.regression.problem import GridProblem, PointProblem, Problem
 from weightloom.kernels.regression.system import Options, System
-from weightloom.kernels.unique import unique_rows
 
 if TYPE_CHECKING:
     from weightloom.kernels.regression.regressor import HyperKernelRegressor
@@ -26,7 +26,7 @@ KEY = "weightloom.kernels.regression"
 
 
 def save(model: HyperKernelRegressor, path: Path) -> None:
-    """Write a fitted model beside its place and move it there when it is complete."""
+    """Write a fitted model to ``path``, atomically."""
     system = model.system_
     tensors = {f"state.{name}": tensor for name, tensor in system.state().items()}
     tensors |= {f"data.{name}": tensor for name, tensor in _tensors(system.problem).items()}
@@ -49,7 +49,7 @@ def load(cls: type[HyperKernelRegressor], path: Path) -> HyperKernelRegressor:
 # -- what is written -----------------------------------------------------------------------------
 
 
-def _header(model: HyperKernelRegressor, system: System) -> dict[str, Any]:
+def _header(model: HyperKernelRegressor, system: System[Any]) -> dict[str, Any]:
     from weightloom.linalg import Solution
 
     arguments = model.get_params(deep=False)
@@ -64,7 +64,7 @@ def _header(model: HyperKernelRegressor, system: System) -> dict[str, Any]:
         "torch": torch.__version__,
         "arguments": arguments,
         "kernel": _config(model.kernel),
-        # What was fitted can differ from what is set by now.
+        # The fitted kernel can differ from the one that is set now.
         "fitted": {
             "kernel": _config(system.kernel),
             "ridge": system.ridge,
@@ -81,7 +81,7 @@ def _header(model: HyperKernelRegressor, system: System) -> dict[str, Any]:
 def _config(kernel: Any) -> dict[str, Any]:
     try:
         config = json.loads(json.dumps(kernel.config()))
-        # Whatever a file cannot hold would be another kernel later.
+        # A setting that JSON cannot store would give another kernel later.
         if type(kernel).from_config(config).config() != config:
             raise ValueError("its config gives another kernel")
     except (TypeError, ValueError, WeightloomError) as error:
@@ -93,13 +93,13 @@ def _config(kernel: Any) -> dict[str, Any]:
 
 
 def _tensors(problem: Problem) -> dict[str, Tensor]:
-    held = {name: value for name, value in vars(problem).items() if isinstance(value, Tensor)}
-    held.pop("observed", None)  # derived from the mask
+    tensors = {name: value for name, value in vars(problem).items() if isinstance(value, Tensor)}
+    tensors.pop("observed", None)  # derived from the mask
     if isinstance(problem, PointProblem):
         rows, index = unique_rows(problem.x)
         if 2 * len(rows) < len(index):  # the same images at many points: a far smaller file
-            held |= {"x": rows, "index": index}
-    return held
+            tensors |= {"x": rows, "index": index}
+    return tensors
 
 
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
     # Copies: safetensors refuses tensors that are views of one memory.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     try:
-        with whole(path) as part:
+        with atomic_write(path) as part:
             save_file(plain, part, metadata={"format": "pt", KEY: json.dumps(about)})
     except OSError as error:
         raise CheckpointError(
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         raise CheckpointError(f"there is no file {str(path)!r}; check the path")
     try:
-        about, tensors = described(path, KEY)
+        about, tensors = read_safetensors(path, KEY)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no file of HyperKernelRegressor.save, or it is damaged "
@@ -147,9 +147,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _rebuild(
     cls: type[HyperKernelRegressor], about: dict[str, Any], tensors: dict[str, Tensor]
 ) -> HyperKernelRegressor:
-    from weightloom.kernels.hyper import HyperKernel
-    from weightloom.kernels.regression.choose import system_class
-    from weightloom.linalg import Plan, Solution
+    from weightloom.kernels.hyperkernel import HyperKernel
+    from weightloom.kernels.regression.choice import system_class
+    from weightloom.linalg import Solution, SolverPlan
 
     arguments, fitted = dict(about["arguments"]), about["fitted"]
     if arguments["dtype"] is not None:
@@ -162,7 +162,7 @@ def _rebuild(
         fitted["ridge"],
         Options(**fitted["options"]),
         state,
-        Plan(**fitted["plan"]),
+        SolverPlan(**fitted["plan"]),
         Solution(value=state.get("alpha", torch.empty(0)), **fitted["solution"]),
     )
     model._keep(system, fitted["reason"])

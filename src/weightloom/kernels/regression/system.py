@@ -1,46 +1,40 @@
-"""What a fitted regressor holds: the equations, solved, in the structure that suited them."""
+"""The solved equations of a fitted regressor: the interface that each structure implements."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from weightloom.kernels.regression.problem import (
-    GridProblem,
-    GridQuery,
-    PointProblem,
-    PointQuery,
     Problem,
     Query,
 )
+from weightloom.linalg import StochasticEstimate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from weightloom.kernels.hyper import HyperKernel
-    from weightloom.linalg import Estimate, Plan, Solution
+    from weightloom.kernels.hyperkernel import HyperKernel
+    from weightloom.linalg import Solution, SolverPlan
+
+F = TypeVar("F")
 
 __all__ = [
-    "GridProblem",
-    "GridQuery",
     "LeaveOneOut",
     "Options",
-    "PointProblem",
-    "PointQuery",
-    "Problem",
-    "Query",
     "System",
+    "log_density",
 ]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to solve, as the user asked for it."""
+    """The user's options for solving."""
 
     solver: str = "auto"
     tolerance: float = 1e-6  # relative residual that iterative solvers stop at
@@ -103,15 +97,24 @@ class LeaveOneOut:
         return terms.nansum().item()
 
 
-class System(ABC):
+def log_density(y: Tensor, alpha: Tensor, logdet: StochasticEstimate) -> StochasticEstimate:
+    """log N(y; 0, A), summed over the channels of y [N, c], with alpha = A^-1 y and log det A."""
+    count, channels = y.shape
+    constant = count * math.log(2 * math.pi)
+    value = -0.5 * ((y * alpha).sum() + channels * (logdet.value + constant))
+    return StochasticEstimate(value, 0.5 * channels * logdet.standard_error)
+
+
+class System(ABC, Generic[F]):
     """(K + ridge I) alpha = y for one kernel and one set of data, solved.
 
-    Subclasses say in `fits` whether they can do a problem, in `bytes` what memory it takes, solve
-    it in `fit`, and answer. Answers are tensors with a channel dimension; the regressor gives users
-    the shapes and the kind of array that they came with.
+    Subclasses say in `fits` whether they can be used for a problem, in `bytes` how much memory that
+    takes, solve it in `fit`, and answer queries. Answers are tensors with a channel dimension; the
+    regressor converts them to the shapes and the kind of array that the user passed. F is
+    the type of the factor that solves it.
     """
 
-    #: The word that `solver=` takes and that reports show.
+    #: The name for `solver=` and in reports.
     name: ClassVar[str]
 
     def __init__(
@@ -120,8 +123,9 @@ class System(ABC):
         problem: Any,  # PointProblem or GridProblem; subclasses narrow it
         ridge: float,
         options: Options,
-        plan: Plan,
+        plan: SolverPlan,
         solution: Solution,
+        factor: F | None = None,  # None: made when it is first needed
     ) -> None:
         self.kernel = kernel
         self.problem = problem
@@ -130,11 +134,23 @@ class System(ABC):
         self.plan = plan
         #: The residual certificate; ``solution.value`` is alpha.
         self.solution = solution
+        self._factor = factor
+
+    @property
+    def factor(self) -> F:
+        """The factor; a system that was loaded from a file makes it when it is first needed."""
+        if self._factor is None:
+            self._factor = self._factorise()
+        return self._factor
+
+    @abstractmethod
+    def _factorise(self) -> F:
+        """The factor again, from kernel, data and options."""
 
     @classmethod
     @abstractmethod
     def fits(cls, kernel: HyperKernel, problem: Problem) -> str | None:
-        """None when this structure can do the problem, otherwise a sentence that says why not."""
+        """None if this structure can be used for the problem, otherwise the reason why not."""
 
     @classmethod
     @abstractmethod
@@ -155,7 +171,7 @@ class System(ABC):
         """Posterior variance of the function without noise: [N] or [n, P]."""
 
     @abstractmethod
-    def log_marginal_likelihood(self) -> Estimate:
+    def log_marginal_likelihood(self) -> StochasticEstimate:
         """log N(y; 0, K + ridge I), summed over channels."""
 
     @abstractmethod
@@ -163,7 +179,7 @@ class System(ABC):
         """Every training value, predicted from all others."""
 
     def describe(self, reason: str) -> str:
-        """A few lines to read: size, structure and ``reason`` for it, solver, residual."""
+        """A report of a few lines: size, structure and ``reason`` for it, solver, residual."""
         solution, size, channels = self.solution, self.problem.size, self.problem.channels
         jitter = f", {solution.jitter:.1e} added to the diagonal" if solution.jitter else ""
         return (
@@ -176,7 +192,7 @@ class System(ABC):
         )
 
     def state(self) -> dict[str, Tensor]:
-        """What must be stored, besides the data, to predict again without solving."""
+        """What to store, besides the data, to predict again without solving."""
         return {"alpha": self.solution.value}
 
     @classmethod
@@ -187,7 +203,7 @@ class System(ABC):
         ridge: float,
         options: Options,
         state: dict[str, Tensor],
-        plan: Plan,
+        plan: SolverPlan,
         solution: Solution,  # as it was, with state["alpha"] as its value
     ) -> Self:
         """The system as it was when `state` was called; solves nothing."""

@@ -1,36 +1,104 @@
 """Regression on a full grid of a torus: exactly P separate systems of n equations.
 
 With exact Fourier features of a period the kernel depends on two coordinates through their
-displacement alone. If the coordinates fill a regular grid of that period, the discrete Fourier
-transform over coordinates takes the Gram matrix apart (`linalg.torus`), and the log determinant,
-leave-one-out predictions and posterior variances come with it, exactly.
+displacement alone. If the coordinates fill a regular grid of that period (`read_lattice`), the
+discrete Fourier transform over coordinates splits the Gram matrix into blocks (`linalg.torus`). The
+log determinant, leave-one-out predictions and posterior variances are then exact, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from weightloom.kernels.covariance import Covariance
-from weightloom.kernels.hyper import ConditionPart, HyperKernel
-from weightloom.kernels.regression.cross import cross_mean, cross_rows, outer_join, prior_variance
-from weightloom.kernels.regression.gaussian import log_density
-from weightloom.kernels.regression.lattice import Lattice, read_lattice
+from weightloom.kernels.hyperkernel import ConditionPart, HyperKernel
+from weightloom.kernels.regression.grid import cross_mean, cross_rows, outer_join, prior_variance
 from weightloom.kernels.regression.problem import GridProblem, GridQuery, Problem, Query
-from weightloom.kernels.regression.system import LeaveOneOut, Options, System
-from weightloom.linalg import Estimate, Torus, TorusFactor, cosine_transform, half_grid
+from weightloom.kernels.regression.system import LeaveOneOut, Options, System, log_density
+from weightloom.linalg import StochasticEstimate, Torus, TorusFactor, cosine_transform, half_grid
 from weightloom.linalg.memory import empty
 
-__all__ = ["TorusSystem"]
+__all__ = ["Lattice", "TorusSystem", "read_lattice"]
 
-_CHUNK = 1 << 22  # kernel entries made at once
+_CHUNK = 1 << 22  # kernel entries computed at once
 
 
-class TorusSystem(System):
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """P_1 x ... x P_d places, equally spaced and periodic in every direction."""
+
+    shape: tuple[int, ...]
+    period: tuple[float, ...]
+    place: Tensor  # [P], the row-major place of every coordinate
+
+    def coordinates(self, steps: Tensor) -> Tensor:
+        """Steps from a place, integers [k, d], as lengths: float64 [k, d]."""
+        spacing = torch.tensor(self.period, dtype=torch.float64) / torch.tensor(self.shape)
+        return steps * spacing
+
+    def arrange(self, values: Tensor) -> Tensor:
+        """Values [n, P, ...] in the coordinates' own order, put into row-major order."""
+        out = torch.empty_like(values)
+        out[:, self.place] = values
+        return out
+
+    def restore(self, values: Tensor) -> Tensor:
+        """The reverse of `arrange`."""
+        return values[:, self.place]
+
+
+def read_lattice(coordinates: Tensor, period: float | Sequence[float]) -> Lattice | str:
+    """The lattice that coordinates [P, d] fill, or a sentence that says why they do not.
+
+    >>> z = torch.cartesian_prod(torch.arange(2.0), torch.arange(3.0))
+    >>> read_lattice(z, (2.0, 3.0)).shape
+    (2, 3)
+    >>> read_lattice(z, 4.0)
+    'the coordinates in direction 0 do not divide the period 4 into equal steps'
+    """
+    d = coordinates.shape[1]
+    lengths = [float(t) for t in period] if isinstance(period, Sequence) else [float(period)] * d
+    if len(lengths) != d:
+        return f"there are {len(lengths)} periods for coordinates with {d} directions"
+    place, shape = torch.zeros(len(coordinates), dtype=torch.long), []
+    for axis, length in enumerate(lengths):
+        steps = _steps(coordinates[:, axis].double(), length, coordinates.dtype)
+        if steps is None:
+            return (
+                f"the coordinates in direction {axis} do not divide the period {length:g} into "
+                "equal steps"
+            )
+        index, count = steps
+        place = place * count + index
+        shape.append(count)
+    if len(place) != math.prod(shape) or len(place.unique()) != len(place):
+        return (
+            f"the {len(place)} coordinates do not fill the grid {' x '.join(map(str, shape))} "
+            "that they lie on, each place once"
+        )
+    return Lattice(tuple(shape), tuple(lengths), place)
+
+
+def _steps(values: Tensor, length: float, dtype: torch.dtype) -> tuple[Tensor, int] | None:
+    """Which of how many equal steps around the ring each value is, or None."""
+    around = (values - values[0]) % length
+    precision = 64 * torch.finfo(dtype).eps * max(length, float(values.abs().max()))
+    around = torch.where(length - around < precision, 0.0, around)
+    ordered = around.sort().values
+    count = 1 + int((ordered.diff() > precision).sum())
+    index = (around / (length / count)).round()
+    if bool(((around - index * (length / count)).abs() > precision).any()):
+        return None
+    return index.long() % count, count
+
+
+class TorusSystem(System[TorusFactor]):
     """(K + ridge I) alpha = y on a lattice, by one Cholesky factor for each frequency."""
 
     name = "torus"
@@ -59,17 +127,13 @@ class TorusSystem(System):
     def fit(
         cls, kernel: HyperKernel, problem: GridProblem, ridge: float, options: Options
     ) -> TorusSystem:
-        factor = _factorise(kernel, problem, ridge)
         lattice = _lattice(kernel, problem)
+        factor = _factorise(kernel, problem, ridge, lattice)
         y = lattice.arrange(problem.values).reshape(-1, problem.channels)
-        system = cls(kernel, problem, ridge, options, factor.plan, factor.solve(y))
-        system.__dict__["factor"] = factor
-        return system
+        return cls(kernel, problem, ridge, options, factor.plan, factor.solve(y), factor)
 
-    @cached_property
-    def factor(self) -> TorusFactor:
-        """The factors; a system that was loaded from a file makes them when first needed."""
-        return _factorise(self.kernel, self.problem, self.ridge)
+    def _factorise(self) -> TorusFactor:
+        return _factorise(self.kernel, self.problem, self.ridge, self.lattice)
 
     @cached_property
     def lattice(self) -> Lattice:
@@ -124,7 +188,7 @@ class TorusSystem(System):
             gain += half.square().sum((0, 1))
         return gain
 
-    def log_marginal_likelihood(self) -> Estimate:
+    def log_marginal_likelihood(self) -> StochasticEstimate:
         y = self.lattice.arrange(self.problem.values).reshape(-1, self.problem.channels)
         return log_density(y, self.solution.value, self.factor.logdet())
 
@@ -139,7 +203,7 @@ class TorusSystem(System):
 
     def _spectra(self, images: Tensor) -> Iterator[Tensor]:
         """Fourier transforms of the kernel between new and old images: [classes, k, n], in turn."""
-        points, transform = _displacements(self.kernel, self.problem)
+        points, transform = _displacements(self.kernel, self.problem, self.lattice)
         step = max(1, _CHUNK // (len(self.problem.images) * len(transform)))
         for part in images.split(step):
             condition = self.kernel.condition_part(part, self.problem.images)
@@ -155,9 +219,10 @@ def _lattice(kernel: HyperKernel, problem: Problem) -> Lattice:
     return lattice
 
 
-def _displacements(kernel: HyperKernel, problem: GridProblem) -> tuple[Covariance, Tensor]:
+def _displacements(
+    kernel: HyperKernel, problem: GridProblem, lattice: Lattice
+) -> tuple[Covariance, Tensor]:
     """Covariance at every displacement up to signs, [1, classes], and the cosine transform."""
-    lattice = _lattice(kernel, problem)
     steps = lattice.coordinates(half_grid(lattice.shape))
     points = kernel.point_part(torch.zeros_like(steps[:1]), steps)
     row = (part.to(problem.images) for part in (points.left, points.right, points.gap))
@@ -170,9 +235,11 @@ def _spectrum(values: Tensor, transform: Tensor) -> Tensor:
     return (transform @ values.reshape(-1, classes).T).view(classes, a, b)
 
 
-def _factorise(kernel: HyperKernel, problem: GridProblem, ridge: float) -> TorusFactor:
-    n, shape = len(problem.images), _lattice(kernel, problem).shape
-    points, transform = _displacements(kernel, problem)
+def _factorise(
+    kernel: HyperKernel, problem: GridProblem, ridge: float, lattice: Lattice
+) -> TorusFactor:
+    n, shape = len(problem.images), lattice.shape
+    points, transform = _displacements(kernel, problem, lattice)
     whole = kernel.condition_part(problem.images)
     blocks = empty((len(transform), n, n), problem.dtype)
     step = max(1, _CHUNK // (n * len(transform)))
@@ -182,8 +249,8 @@ def _factorise(kernel: HyperKernel, problem: GridProblem, ridge: float) -> Torus
         values = outer_join(kernel, _block(whole, rows, columns), points)
         blocks[:, rows, columns] = _spectrum(values, transform)
     reason = (
-        f"the coordinates fill a {' x '.join(map(str, shape))} torus on which the kernel does not "
-        f"notice shifts: {math.prod(shape)} separate systems of {n} equations, exactly"
+        f"the coordinates fill a {' x '.join(map(str, shape))} torus on which the kernel is "
+        f"invariant under shifts: {math.prod(shape)} separate systems of {n} equations, exactly"
     )
     return TorusFactor(Torus(blocks, shape), ridge, reason)
 

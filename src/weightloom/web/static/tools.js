@@ -1,7 +1,7 @@
-// What every tab is handed: asking the server, building controls, drawing charts.
+// Helpers that every tab receives: requests to the server, form controls, charts.
 
-/** Ask the server. `body`: nothing (GET), an object (POST as JSON), or a Blob (POST as it is). Gives JSON, or a Blob
- *  with {blob: true}. Throws an Error whose message is the server's, fit to be shown. */
+/** Send a request. `body`: nothing (GET), an object (POST as JSON), or a Blob (POST unchanged). Returns JSON, or a Blob
+ *  with {blob: true}. Throws an Error with the server's message, which can be shown to the reader. */
 export async function api(path, body, {blob = false, signal} = {}) {
   const options = {signal, headers: {}};
   if (body !== undefined) {
@@ -15,20 +15,20 @@ export async function api(path, body, {blob = false, signal} = {}) {
     response = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is `weightloom serve` still running?");
+    throw new Error("The server does not respond. Is `weightloom serve` still running?");
   }
   if (response.ok) return blob ? response.blob() : response.json();
   let text = `The server answered ${response.status}.`;
   try {
     text = (await response.json()).error ?? text;
-  } catch { /* no JSON: the status has to do */ }
+  } catch { /* no JSON: keep the text with the status */ }
   const error = new Error(text);
   error.status = response.status;
   throw error;
 }
 
-/** An element. Attributes: `class`, `text`, `on` = {event: handler}, `data` = {...}; true/false set or leave out; the rest
- *  as named. Children: nodes or strings (never markup); null, undefined and false are left out. */
+/** Create an element. Attributes: `class`, `text`, `on` = {event: handler}, `data` = {...}; true sets an attribute, false
+ *  leaves it out. Children: nodes or strings (never markup); null, undefined and false are skipped. */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -46,7 +46,7 @@ export function el(tag, attributes = {}, ...children) {
 let serial = 0;
 export const unique = (stem) => `${stem}-${++serial}`;
 
-/** A label, a control and perhaps a hint below, joined for screen readers. */
+/** A control with its label and an optional hint, linked for screen readers. */
 export function field(label, control, hint) {
   control.id ||= unique("field");
   const parts = [el("label", {for: control.id}, label), control];
@@ -58,8 +58,8 @@ export function field(label, control, hint) {
   return el("div", {class: "field"}, ...parts);
 }
 
-/** A slider whose value stands beside its label. `values`: the list that it chooses from, instead of min, max and step.
- *  Gives {node, value (get and set), input}. `onInput(value)` is called while it moves. */
+/** A slider that shows its value beside its label. `values`: a list to choose from, instead of min, max and step.
+ *  Returns {node, value (get and set), input}. `onInput(value)` is called while it moves. */
 export function slider({label, min, max, step = 1, values, value, format = String, hint, onInput}) {
   const input = el("input", values
     ? {type: "range", min: 0, max: values.length - 1, step: 1, value: values.indexOf(value)}
@@ -82,7 +82,7 @@ export function slider({label, min, max, step = 1, values, value, format = Strin
   };
 }
 
-/** A drop-down list. `options`: strings or [value, text]. Gives {node, value (get and set), input}. */
+/** A drop-down list. `options`: strings or [value, text]. Returns {node, value (get and set), input}. */
 export function select({label, options, value, hint, onChange}) {
   const input = el("select", {}, ...options.map((option) => {
     const [key, text] = Array.isArray(option) ? option : [option, option];
@@ -97,7 +97,7 @@ export function select({label, options, value, hint, onChange}) {
   };
 }
 
-/** One of a few, side by side (radio buttons). `options`: [value, text]. Gives {node, value (get and set)}. */
+/** Radio buttons side by side. `options`: [value, text]. Returns {node, value (get and set)}. */
 export function choice({label, options, value, hint, onChange}) {
   const name = unique("choice");
   const inputs = options.map(([key]) =>
@@ -114,33 +114,33 @@ export function choice({label, options, value, hint, onChange}) {
   };
 }
 
-/** A button; while the promise that `onClick` returns is open, it is disabled. */
+/** A button that is disabled while the promise returned by `onClick` is pending. */
 export function button(text, onClick, {kind = "", ...attributes} = {}) {
   const node = el("button", {type: "button", class: kind, ...attributes}, text);
   node.addEventListener("click", async () => {
     if (node.getAttribute("aria-disabled") === "true") return;
-    node.setAttribute("aria-disabled", "true"); // not `disabled`, which would throw away the focus
+    node.setAttribute("aria-disabled", "true"); // not `disabled`, which would lose the focus
     try { await onClick(); } finally { node.removeAttribute("aria-disabled"); }
   });
   return node;
 }
 
-/** A line that says what is going on, and shows errors. Gives {node, busy(text), done(text), error(error), progress(x, text)};
- *  `await status.during("Computing", async () => ...)` shows the first and catches errors into the box. */
+/** A status line for progress and errors. Returns {node, busy(text), done(text), error(error), progress(x, text)};
+ *  `await status.during("Computing", async () => ...)` shows the text while it runs, and the error if it fails. */
 export function status() {
   const node = el("div", {class: "status", role: "status", "aria-live": "polite"});
-  let shown = null;
+  let timer = null;
   const set = (kind, ...children) => {
-    clearTimeout(shown);
+    clearTimeout(timer);
     node.className = `status ${kind}`;
     node.replaceChildren(...children);
   };
   const self = {
     node,
-    // Quick answers show no indicator: what flickers for a tenth of a second only disturbs.
-    busy(text = "Working") { clearTimeout(shown); shown = setTimeout(() => set("busy", el("span", {class: "spinner"}), `${text}…`), 250); },
+    // Quick answers show no indicator, so that nothing flickers.
+    busy(text = "Working") { clearTimeout(timer); timer = setTimeout(() => set("busy", el("span", {class: "spinner"}), `${text}…`), 250); },
     done(text = "") { set("", text); },
-    error(error) { set("error", el("strong", {}, "That did not work. "), error?.message ?? String(error)); },
+    error(error) { set("error", el("strong", {}, "Error: "), error?.message ?? String(error)); },
     progress(fraction, text) { set("progress", el("progress", {max: 1, value: fraction, "aria-label": text}), el("span", {}, text)); },
     async during(text, work) {
       self.busy(text);
@@ -157,7 +157,7 @@ export function status() {
   return self;
 }
 
-/** A function that runs once at a time: calls made meanwhile are replaced by the last of them. */
+/** A function that runs once at a time. Of the calls made meanwhile, only the last is carried out. */
 export function latest(work) {
   let running = false, next = null;
   return async function call(...values) {
@@ -170,37 +170,37 @@ export function latest(work) {
   };
 }
 
-/** A function that waits until no call came for `milliseconds`. */
+/** A function that runs once no call has come for `milliseconds`. */
 export function debounce(work, milliseconds = 150) {
   let timer;
   return (...values) => { clearTimeout(timer); timer = setTimeout(() => work(...values), milliseconds); };
 }
 
-/** A chart by Observable Plot that fits its box, redrawn when the box changes. `make(width)` gives Plot's options; `label`
- *  says what is to be seen, for those who do not see it. Gives a node; `node.draw(make)` draws something else. */
+/** A chart by Observable Plot, redrawn when its box changes size. `make(width)` returns Plot's options; `label` describes
+ *  the chart for screen readers. Returns a node; `node.draw(make)` draws new content. */
 export function chart(make, {label}) {
   const node = el("div", {class: "chart", role: "img", "aria-label": label});
-  let current = make, drawn = 0;
+  let current = make, drawnWidth = 0;
   const draw = () => {
     const width = Math.floor(node.clientWidth);
     if (!width || !current) return;
-    drawn = width;
+    drawnWidth = width;
     node.replaceChildren(plot({width, ...current(width)}));
   };
   node.draw = (next) => { current = next; draw(); };
-  new ResizeObserver(() => { if (Math.abs(node.clientWidth - drawn) > 1) draw(); }).observe(node);
+  new ResizeObserver(() => { if (Math.abs(node.clientWidth - drawnWidth) > 1) draw(); }).observe(node);
   return node;
 }
 
 /** Plot.plot, without the style elements that the content security policy forbids (style.css has those rules). */
 export function plot(options) {
-  const made = window.Plot.plot({className: "plot", ...options});
-  const styles = [...made.querySelectorAll("style")];
-  for (const style of styles) style.remove(); // before it is in the page: nothing was blocked yet
-  return made;
+  const figure = window.Plot.plot({className: "plot", ...options});
+  const styles = [...figure.querySelectorAll("style")];
+  for (const style of styles) style.remove(); // before the figure is in the page, so that nothing is blocked
+  return figure;
 }
 
-/** Hand a file to the browser's downloads. */
+/** Offer a file as a download. */
 export function download(name, blob) {
   const address = URL.createObjectURL(blob);
   const link = el("a", {href: address, download: name});
@@ -210,7 +210,7 @@ export function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
-/** A table: `columns` are texts, `rows` lists of strings, numbers or nodes; columns of numbers go to the right. */
+/** A table: `columns` are texts, `rows` lists of strings, numbers or nodes; columns of numbers are right-aligned. */
 export function table(columns, rows, {caption} = {}) {
   const numeric = columns.map((_, i) => rows.length > 0 && rows.every((row) => typeof row[i] === "number"));
   const cell = (tag, value, i) => el(tag, {class: numeric[i] && "number", scope: tag === "th" && "col"},
@@ -221,7 +221,7 @@ export function table(columns, rows, {caption} = {}) {
       el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((value, i) => cell("td", value, i)))))));
 }
 
-/** A number as people write it. */
+/** A number for readers: thousands separators, few digits. */
 export function format(value, digits = 3) {
   if (!Number.isFinite(value)) return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-GB");
@@ -230,10 +230,10 @@ export function format(value, digits = 3) {
   return Number(value.toPrecision(digits)).toLocaleString("en-GB", {maximumSignificantDigits: digits});
 }
 
-/** The page's colours for lines and areas, as the theme has them now. */
+/** Colours of lines and areas, from the current theme. */
 export const COLOURS = ["var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)", "var(--series-5)"];
 
-/** A titled block of the page. */
+/** A block of the page with a title. */
 export function card(title, ...children) {
   return el("section", {class: "card"}, title && el("h3", {}, title), ...children);
 }

@@ -1,6 +1,6 @@
-"""Same network?: what is in a saved network, and whether another is the same function.
+"""*Same network?*: what is in a saved network, and whether another is the same function.
 
-Uploads are kept under random names and opened by the worker alone, as safetensors and nothing else.
+Uploads are kept under random names. Only the worker opens them, and only as safetensors.
 """
 
 from __future__ import annotations
@@ -21,46 +21,48 @@ Name = Annotated[str, Field(max_length=200)]
 Activation = Annotated[str | None, Field(max_length=40)]
 
 
-class Given(BaseModel):
-    """An uploaded file, and what its owner calls it."""
+class UploadedFile(BaseModel):
+    """The key of an uploaded file, and its name on the reader's machine."""
 
     key: Key
     name: Name
 
 
-class Question(BaseModel):
-    files: Annotated[list[Given], Field(min_length=1, max_length=2)]
+class CompareRequest(BaseModel):
+    """One file to inspect, or two to compare."""
+
+    files: Annotated[list[UploadedFile], Field(min_length=1, max_length=2)]
     activation: Activation = None
 
 
 def router(context: Context) -> APIRouter:
     routes = APIRouter()
 
-    def place(given: Given) -> tuple[Path, str]:
-        shown = "".join(letter for letter in given.name if letter.isprintable())
-        return context.uploads.path(given.key), shown or "the file"
+    def place(file: UploadedFile) -> tuple[Path, str]:
+        label = "".join(letter for letter in file.name if letter.isprintable())
+        return context.uploads.path(file.key), label or "the file"
 
     @routes.post("/upload")
     async def upload(request: Request) -> dict[str, str]:
         return {"key": await context.uploads.save(request)}
 
     @routes.post("/inspect")
-    async def inspect(question: Question) -> dict[str, Any]:
-        files = [place(given) for given in question.files]
-        answer: dict[str, Any] = await context.run(_inspect, files, question.activation)
+    async def inspect(asked: CompareRequest) -> dict[str, Any]:
+        files = [place(file) for file in asked.files]
+        answer: dict[str, Any] = await context.run(_inspect, files, asked.activation)
         return answer
 
     @routes.post("/bounds")
-    async def bounds(question: Question) -> dict[str, Any]:
-        file = place(question.files[0])
-        answer: dict[str, Any] = await context.run(_bounds, file, question.activation)
+    async def bounds(asked: CompareRequest) -> dict[str, Any]:
+        file = place(asked.files[0])
+        answer: dict[str, Any] = await context.run(_bounds, file, asked.activation)
         return answer
 
     @routes.get("/reduced/{key}")
     async def reduced(
         key: Key, name: Annotated[Name, Query()], activation: Annotated[Activation, Query()] = None
     ) -> Response:
-        file = place(Given(key=key, name=name))
+        file = place(UploadedFile(key=key, name=name))
         return _file(await context.run(_reduced, file, activation), "reduced")
 
     @routes.get("/options")
@@ -69,8 +71,8 @@ def router(context: Context) -> APIRouter:
 
     @routes.get("/example/{kind}/{number}")
     async def example(kind: Name, number: int) -> Response:
-        made = await context.run(_example, kind)
-        return _file(made[0 if number == 1 else 1], f"example-{'a' if number == 1 else 'b'}")
+        networks = await context.run(_example, kind)
+        return _file(networks[0 if number == 1 else 1], f"example-{'a' if number == 1 else 'b'}")
 
     return routes
 
@@ -80,14 +82,14 @@ def _file(content: bytes, name: str) -> Response:
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
-# In the worker.
+# -- in the worker ---------------------------------------------------------------------------------
 
 
 def _options() -> dict[str, Any]:
-    from weightloom.symmetry.checkpoint import ACTIVATIONS
+    from weightloom.symmetry.files.architecture import assumable
     from weightloom.web.tabs.compare_answer import EXAMPLES
 
-    return {"activations": list(ACTIVATIONS), "examples": list(EXAMPLES.items())}
+    return {"activations": list(assumable()), "examples": list(EXAMPLES.items())}
 
 
 def _inspect(files: list[tuple[Path, str]], activation: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What two saved networks have in common, as plain values; runs in the worker."""
+"""Answers of *Same network?* as plain values. Runs in the worker, because it imports torch."""
 
 from __future__ import annotations
 
@@ -10,64 +10,68 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weightloom.bounds import report
 from weightloom.errors import ShapeError, UnsupportedModuleError
 from weightloom.symmetry import Element, Equivalence, loss_barrier, random_equivalent, reduce
-from weightloom.symmetry.examine import CONVOLUTIONAL, as_dict, examine
-from weightloom.symmetry.files import Loaded, load_by_names, same_function
+from weightloom.symmetry.files.checkpoints import (
+    CONVOLUTIONAL,
+    Loaded,
+    as_dict,
+    examine,
+    load_by_names,
+    same_function,
+)
 
 __all__ = ["EXAMPLES", "answer_for", "bounds_of", "example", "reduced_file"]
 
-#: Units of one layer whose exchange is sent; removed units that are named.
+#: Most units of a layer whose permutation is sent; most removed units that are listed.
 MOST_UNITS, MOST_LINES = 64, 40
-#: Mixing two networks runs each of them 22 times; beyond this it is left out.
+#: Most parameters for interpolation, which runs 22 networks.
 MOST_MIXED = 300_000
 PROBES = 256
 
 File = tuple[Path, str]
-"""where it is, and what the reader calls it"""
+"""path, and the name that the reader knows it by"""
 
 
 def answer_for(files: list[File], activation: str | None) -> dict[str, Any]:
-    """Everything about one network, or about two and how they belong together."""
+    """Everything about one network, or about two networks and how they are related."""
     loaded: list[Loaded] = []
     for path, label in files:
         # Layers are compared by position: "fc1" in one file may be "0" in the other.
         names = loaded[0].layers if loaded else None
         loaded.append(load_by_names(path, activation, names, label))
     verdict = same_function(loaded[0], loaded[1]) if len(loaded) == 2 else None
-    # Bounds take seconds where the rest takes none: `bounds_of` is asked for them afterwards.
-    found = [examine(one, "") for one in loaded]
-    answer = as_dict(found, verdict)
-    for shown, one in zip(answer["networks"], found, strict=True):
-        shown["name"] = shown.pop("path")
-        shown["not_available"].pop("bounds")
-        shown["activation"] = one.loaded.activation
-        shown["removed"] = _removed(one.loaded.module) if one.removable else []
+    # Bounds take seconds: the page asks `bounds_of` for them afterwards.
+    findings = [examine(network, without_bounds="") for network in loaded]
+    answer = as_dict(findings, verdict)
+    for row, each in zip(answer["networks"], findings, strict=True):
+        row["name"] = row.pop("path")
+        row["not_available"].pop("bounds")
+        row["activation"] = each.loaded.activation
+        row["removed"] = _removed(each.loaded.module) if each.removable else []
     if verdict is not None:
         answer["matched"] = _matched(verdict.element)
-        answer["mixed"] = _mixed(loaded[0], loaded[1], verdict)
+        answer["mixed"] = _interpolation(loaded[0], loaded[1], verdict)
     return answer
 
 
 def bounds_of(file: File, activation: str | None) -> dict[str, Any]:
-    """Lipschitz constants and capacity of one network; ``reason`` where there are none."""
+    """Lipschitz constants and capacity of one network, or the ``reason`` why there are none."""
     path, label = file
     loaded = load_by_names(path, activation, label=label)
-    found = examine(loaded, CONVOLUTIONAL if loaded.convolutional else report)
-    (shown,) = as_dict([found], None)["networks"]
-    return {"bounds": shown["bounds"], "reason": shown["not_available"].get("bounds")}
+    findings = examine(loaded, without_bounds=CONVOLUTIONAL if loaded.convolutional else None)
+    (row,) = as_dict([findings], None)["networks"]
+    return {"bounds": row["bounds"], "reason": row["not_available"].get("bounds")}
 
 
 def _removed(module: nn.Module) -> list[str]:
-    lines = [str(one) for one in reduce(module).log]
+    lines = [str(entry) for entry in reduce(module).log]
     more = len(lines) - MOST_LINES
     return lines[:MOST_LINES] + ([f"and {more} more"] if more > 0 else [])
 
 
 def _matched(element: Element | None) -> list[dict[str, Any]]:
-    """For each layer of hidden units: which unit of the second is which of the first, and its
-    scale."""
+    """For each hidden layer: the units of the second network in the first's order, and scales."""
     if element is None:
         return []
     rows = []
@@ -85,11 +89,12 @@ def _matched(element: Element | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _mixed(a: Loaded, b: Loaded, verdict: Equivalence) -> dict[str, Any] | None:
-    """How far outputs on the line from one set of weights to the other are from the first's.
+def _interpolation(a: Loaded, b: Loaded, verdict: Equivalence) -> dict[str, Any] | None:
+    """Distance of outputs from the first network's, along the line between the two weights.
 
-    As given, and with the second aligned to the first: a disguise shows as a hill that is gone
-    after alignment. None where the two cannot be mixed, or it would take long.
+    With the second network as given, and aligned to the first: for two networks that are equal
+    up to a permutation, the barrier is gone after alignment. None where the two cannot be
+    interpolated, or it would take too long.
     """
     size = sum(p.numel() for p in a.module.parameters())
     first = next((part for part in a.module.modules() if isinstance(part, nn.Linear)), None)
@@ -98,36 +103,32 @@ def _mixed(a: Loaded, b: Loaded, verdict: Equivalence) -> dict[str, Any] | None:
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(PROBES, first.in_features, generator=generator).to(first.weight)
     with torch.no_grad():
-        wanted = a.module(probes)
+        outputs = a.module(probes)
 
     @torch.no_grad()
-    def away(network: nn.Module) -> float:
-        return float((network(probes) - wanted).double().square().mean())
+    def distance(network: nn.Module) -> float:
+        return float((network(probes) - outputs).double().square().mean())
 
     try:
-        found = loss_barrier(a.module, b.module, away, steps=11)
-    except (ShapeError, UnsupportedModuleError):  # another architecture: nothing to mix
+        barrier = loss_barrier(a.module, b.module, distance, steps=11)
+    except (ShapeError, UnsupportedModuleError):  # architectures that cannot be interpolated
         return None
     return {
-        "t": list(found.ts),
-        "given": [_number(each) for each in found.naive_losses],
-        "aligned": [_number(each) for each in found.losses],
-        "distance_before": _number(found.alignment.distance_before),
-        "distance_after": _number(found.alignment.distance_after),
-        "method": found.alignment.method,
+        "t": list(barrier.ts),
+        "given": [_number(loss) for loss in barrier.naive_losses],
+        "aligned": [_number(loss) for loss in barrier.losses],
+        "distance_before": _number(barrier.alignment.distance_before),
+        "distance_after": _number(barrier.alignment.distance_after),
+        "method": barrier.alignment.method,
         "probes": PROBES,
     }
 
 
 def reduced_file(file: File, activation: str | None) -> bytes:
-    """The network without units that can go, as a safetensors file."""
-    from safetensors.torch import save
-
+    """The network without its redundant units, as a safetensors file."""
     path, label = file
     loaded = load_by_names(path, activation, label=label)
-    small = reduce(loaded.module).module
-    state = {name: tensor.contiguous() for name, tensor in small.state_dict().items()}
-    return save(state, {"activation": loaded.activation or "relu"})
+    return _safetensors(reduce(loaded.module).module, loaded.activation or "relu")
 
 
 def _plain(values: Tensor) -> list[float | None]:
@@ -138,20 +139,18 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# -- an example to try ---------------------------------------------------------------------------
+# -- examples --------------------------------------------------------------------------------------
 
-#: What can be tried without files of one's own: name, and what the second network is.
+#: Pairs to try without files of one's own: name, and what the second network is.
 EXAMPLES = {
-    "disguised": "the same: units exchanged, rescaled",
-    "cloned": "the same: a clone and an idle unit more",
-    "changed": "almost the same: one weight differs",
+    "disguised": "same, permuted and rescaled",
+    "cloned": "same, with redundant units",
+    "changed": "one weight differs",
 }
 
 
 def example(kind: str) -> tuple[bytes, bytes]:
-    """Two safetensors files: a small network and what ``kind`` makes of it."""
-    from safetensors.torch import save
-
+    """Two safetensors files: a small network, and the variant of it that ``kind`` names."""
     generator = torch.Generator().manual_seed(1)
     first = _network([3, 8, 6, 2], generator)
     wide = _with_clones(first) if kind == "cloned" else first
@@ -159,12 +158,14 @@ def example(kind: str) -> tuple[bytes, bytes]:
     if kind == "changed":
         with torch.no_grad():
             next(second.parameters())[2, 1] += 0.05
-    made = (
-        save({k: v.contiguous() for k, v in net.state_dict().items()}, {"activation": "relu"})
-        for net in (first, second)
-    )
-    one, other = made
-    return one, other
+    return _safetensors(first), _safetensors(second)
+
+
+def _safetensors(network: nn.Module, activation: str = "relu") -> bytes:
+    from safetensors.torch import save
+
+    state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    return save(state, {"activation": activation})
 
 
 def _network(widths: list[int], generator: torch.Generator) -> nn.Sequential:
@@ -179,7 +180,7 @@ def _network(widths: list[int], generator: torch.Generator) -> nn.Sequential:
 
 
 def _with_clones(network: nn.Sequential) -> nn.Sequential:
-    """The same function with two more units: half of unit 0 again, and one that nobody reads."""
+    """The same function with two more units: unit 0 split in two, and one with weight 0 out."""
     old = {name: tensor.detach() for name, tensor in network.state_dict().items()}
     wide = nn.Sequential(nn.Linear(3, 10), nn.ReLU(), nn.Linear(10, 6), nn.ReLU(), nn.Linear(6, 2))
     wide = wide.double()

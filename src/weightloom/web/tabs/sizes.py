@@ -1,4 +1,4 @@
-"""Which model?: how many parameters a plain network, an embedding method, a hypernetwork need."""
+"""*Which model?*: parameters that a plain network, an embedding method, a hypernetwork need."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from weightloom import plugins
+from weightloom.errors import ConfigError
 from weightloom.web.context import Context
 
 __all__ = ["router"]
 
-#: Errors along the chart's axis.
+#: Points along the chart's axis of errors.
 POINTS = 61
 
 Dimension = Annotated[int, Query(ge=1, le=1000)]
@@ -42,16 +44,16 @@ def router(context: Context) -> APIRouter:
 def answer_for(
     asked: tuple[int, int, int, float, int | None], store: Path | None
 ) -> dict[str, Any]:
-    """Rows of the table, lines of the chart, and words; with ``store``, its measured constants."""
+    """Rows of the table, lines of the chart, and texts; with ``store``, its measured constants."""
     from weightloom.bounds import advice, amount, parameter_rates, rates_along
 
     m1, m2, smoothness, eps, selector = asked
     constants, note = _measured(store, m1, m2, smoothness) if store is not None else (None, None)
-    found = parameter_rates(m1, m2, smoothness, eps, selector, constants)
-    known = [rate for rate in found.rates() if constants is None or rate.method in constants]
+    rates = parameter_rates(m1, m2, smoothness, eps, selector, constants)
+    known = [rate for rate in rates.rates() if constants is None or rate.method in constants]
     top = min(-0.05, math.log10(eps) + 1)
     errors = [10 ** (top - 2 * i / (POINTS - 1)) for i in range(POINTS)]
-    lines = rates_along(found, errors)
+    lines = rates_along(rates, errors)
     return {
         "rows": [
             {
@@ -62,30 +64,27 @@ def answer_for(
                 "exponent": rate.exponent,
                 "kind": rate.kind if constants is None else "built",
                 "theorem": rate.theorem,
-                "constant": found.constants[rate.method],
+                "constant": rates.constants[rate.method],
             }
             for rate in known
         ],
-        "silent": [rate.name for rate in found.rates() if rate not in known],
+        "silent": [rate.name for rate in rates.rates() if rate not in known],
         "errors": errors,
-        "lines": {rate.method: [one.log10 for one in lines[rate.method]] for rate in known},
-        "advice": advice(found, constants, "fill in how many, if you know it"),
-        "assumptions": list(found.assumptions),
+        "lines": {rate.method: [point.log10 for point in lines[rate.method]] for rate in known},
+        "advice": advice(rates, constants, "fill in how many, if you know it"),
+        "assumptions": list(rates.assumptions),
         "calibration": note,
+        "can_calibrate": bool(plugins.offered("weightloom.calibration")),
     }
 
 
 def _measured(store: Path, m1: int, m2: int, smoothness: int) -> tuple[dict[str, float], str]:
-    from weightloom.errors import ConfigError
-    from weightloom.experiments.modularity.rates_calibrate import COMMAND, calibrate
-    from weightloom.lab import Store
-
+    calibrator = plugins.calibration("take constants of 1")
     if not store.exists():
         raise ConfigError(
-            f"there is no store of results to take measured constants from; run `{COMMAND}` first, "
-            f"or take constants of 1"
+            f"there is no store of results with measured constants; run "
+            f"`{calibrator.COMMAND}` first, or take constants of 1"
         )
-    # Rows that cannot be read are named by the Results tab; here they only do not count.
-    with Store(store, create=False, on_corrupt=lambda text: None) as opened:
-        found = calibrate(opened.results("rates"), m1, m2, smoothness)
-    return dict(found.constants), found.text()
+    # Rows that cannot be read are ignored here; the Results tab reports them.
+    measured = calibrator.calibrate_from(store, m1, m2, smoothness, on_corrupt=lambda text: None)
+    return dict(measured.constants), measured.text()

@@ -1,9 +1,9 @@
-// Same network?: one or two safetensors files; what is in them, whether they are the same function, what was matched.
+// Same network?: what is in one or two safetensors files, and whether they are the same function.
 
 export async function mount(section, tools) {
   const {el, api, select, status, chart, card, button, format, table, download, unique} = tools;
   const {activations, examples, limit} = await api("/api/compare/options");
-  const says = status();
+  const progress = status();
   const chosen = [null, null]; // {key, name} of each file
   let asked = 0;
 
@@ -39,18 +39,18 @@ export async function mount(section, tools) {
 
   const upload = async (file) => {
     if (file.size > limit) {
-      throw new Error(`${file.name} has ${size(file.size)}; at most ${size(limit)} can be read here. weightloom inspect reads larger files.`);
+      throw new Error(`${file.name} has ${size(file.size)}, and the page reads at most ${size(limit)}. For larger files, use weightloom inspect.`);
     }
     const {key} = await api("/api/compare/upload", file.slice());
     return {key, name: file.name};
   };
-  const put = (at, file) => says.during("Reading", async () => {
+  const put = (at, file) => progress.during("Reading", async () => {
     zones[at].show(file);
     chosen[at] = null;
     answers.replaceChildren();
     chosen[at] = await upload(file);
   }).then(() => chosen[at] && ask());
-  const putBoth = (files) => says.during("Reading", async () => {
+  const putBoth = (files) => progress.during("Reading", async () => {
     answers.replaceChildren();
     for (const [at, file] of files.entries()) {
       zones[at].show(file);
@@ -60,12 +60,12 @@ export async function mount(section, tools) {
   }).then((done) => done && ask());
 
   const activation = select({
-    label: "Activation between layers", options: [["", "what the file says, else relu"], ...activations], value: "", onChange: () => ask(),
-    hint: "A safetensors file holds weights; it does not say what stands between them.",
+    label: "Activation between layers", options: [["", "from the file, else ReLU"], ...activations], value: "", onChange: () => ask(),
+    hint: "A safetensors file holds weights, but not always the activation.",
   });
   const kind = select({label: "No file at hand?", options: examples});
   const tryIt = button("Try this example", async () => {
-    const files = await says.during("Making two networks", () => Promise.all([1, 2].map(async (number) => {
+    const files = await progress.during("Building two networks", () => Promise.all([1, 2].map(async (number) => {
       const blob = await api(`/api/compare/example/${kind.value}/${number}`, undefined, {blob: true});
       return new File([blob], `example-${number === 1 ? "a" : "b"}.safetensors`);
     })));
@@ -74,9 +74,9 @@ export async function mount(section, tools) {
 
   const answers = el("div", {class: "stack", "aria-live": "polite"});
   section.append(
-    el("p", {}, "Two networks can have different weights and be the same function: units exchanged, rescaled, cloned or idle. Drop one file to see what is in it, two to compare them. Only safetensors files are read; pickles are refused, because they may run code."),
+    el("p", {}, "Are two networks the same function? Their weights may differ: units can be permuted, rescaled, cloned or idle. Drop one file to see what is in it, or two to compare them. Only safetensors files are read; pickles are refused, because they may run code."),
     el("div", {class: "columns"},
-      card("Networks", zones[0].node, zones[1].node, activation.node, kind.node, tryIt, says.node),
+      card("Networks", zones[0].node, zones[1].node, activation.node, kind.node, tryIt, progress.node),
       answers));
 
   // -- asking ----------------------------------------------------------------------------------
@@ -87,11 +87,11 @@ export async function mount(section, tools) {
     const now = ++asked;
     answers.replaceChildren();
     if (!files.length) return;
-    const answer = await says.during("Comparing", () => api("/api/compare/inspect", {files, activation: wanted()}));
+    const answer = await progress.during("Comparing", () => api("/api/compare/inspect", {files, activation: wanted()}));
     if (now !== asked) return;
     if (!answer) {
-      const text = says.node.textContent;
-      if (text.includes("--")) says.node.append(el("p", {class: "hint"}, "Options that begin with -- belong to the command `weightloom inspect`, which can also use a network's own code."));
+      const text = progress.node.textContent;
+      if (text.includes("--")) progress.node.append(el("p", {class: "hint"}, "Options that begin with -- belong to the command `weightloom inspect`, which can also use a network's own code."));
       return;
     }
     const facts = el("div");
@@ -101,39 +101,39 @@ export async function mount(section, tools) {
     answers.append(...[
       answer.equivalence && verdict(answer),
       answer.matched?.length && matched(answer),
-      answer.mixed && mixed(answer.mixed),
+      answer.mixed && interpolation(answer.mixed),
       card(files.length > 1 ? "The two networks" : answer.networks[0].name, facts),
       ...answer.networks.map((network, at) => network.removed.length && redundant(network, files[at])),
       assumed(answer.networks),
     ].filter(Boolean));
     for (const [at, file] of files.entries()) {
-      const found = await api("/api/compare/bounds", {files: [file], activation: wanted()})
+      const answered = await api("/api/compare/bounds", {files: [file], activation: wanted()})
         .catch((error) => ({bounds: null, reason: error.message}));
       if (now !== asked) return;
-      bounds[at] = found;
+      bounds[at] = answered;
       draw();
     }
   };
 
   // -- showing ---------------------------------------------------------------------------------
 
-  const verdict = ({equivalence: found}) => {
-    const title = el("p", {class: `verdict ${found.same ? "good" : "bad"}`}, found.same ? "The same function" : "Not found to be the same");
+  const verdict = ({equivalence}) => {
+    const title = el("p", {class: `verdict ${equivalence.same ? "good" : "bad"}`}, equivalence.same ? "The same function" : "Not found to be the same");
     const numbers = [
-      found.weight_deviation === null ? "units without a partner" : `weights deviate by ${format(found.weight_deviation)} (${format(found.tolerance)} is allowed)`,
-      found.output_deviation === null ? "outputs were not run" : `outputs on ${found.probes} random inputs by ${format(found.output_deviation)}`,
+      equivalence.weight_deviation === null ? "units without a partner" : `weights ${format(equivalence.weight_deviation)} (tolerance ${format(equivalence.tolerance)})`,
+      equivalence.output_deviation === null ? "outputs not compared" : `outputs on ${equivalence.probes} random inputs ${format(equivalence.output_deviation)}`,
     ];
     return card(null, title,
-      found.mismatch && el("p", {}, `First difference: ${found.mismatch}.`),
-      found.reduced && el("p", {}, "After clones and idle units were removed."),
+      equivalence.mismatch && el("p", {}, `First difference: ${equivalence.mismatch}.`),
+      equivalence.reduced && el("p", {}, "After removal of clones and idle units."),
       el("p", {class: "muted"}, `Largest differences: ${numbers.join("; ")}.`));
   };
 
-  const matched = ({matched: layers, equivalence}) => card("What was matched",
-    el("p", {class: "muted"}, `Row: unit of the first network${equivalence.reduced ? " (reduced)" : ""}; column: its partner in the second. Orange: with a negative sign. Hover for the scale.`),
+  const matched = ({matched: layers, equivalence}) => card("Matched units",
+    el("p", {class: "muted"}, `Row: unit of the first network${equivalence.reduced ? " (reduced)" : ""}; column: its partner in the second. Orange: negative sign. Hover for the scale.`),
     el("div", {class: "matrices"}, ...layers.map((layer) => el("figure", {},
-      layer.units <= 40 ? matrix(layer) : el("p", {}, `${layer.moved} of ${layer.units} units changed places.`),
-      el("figcaption", {class: "hint"}, `Layer ${layer.layer}: ${layer.moved} of ${layer.units} units moved${scales(layer)}`)))));
+      layer.units <= 40 ? matrix(layer) : el("p", {}, `${layer.moved} of ${layer.units} units are permuted.`),
+      el("figcaption", {class: "hint"}, `Layer ${layer.layer}: ${layer.moved} of ${layer.units} units permuted${scales(layer)}`)))));
   const scales = ({factor}) => (factor && factor.some((each) => each !== 1)
     ? `, scales ${format(Math.min(...factor))} to ${format(Math.max(...factor))}` : "");
   const matrix = ({permutation, factor, layer}) => {
@@ -147,56 +147,56 @@ export async function mount(section, tools) {
     return svg.node();
   };
 
-  const mixed = (found) => {
+  const interpolation = (path) => {
     const {Plot} = tools;
-    const points = ["given", "aligned"].flatMap((way) => found.t.map((t, i) => ({t, way, value: found[way][i]})));
+    const points = ["given", "aligned"].flatMap((way) => path.t.map((t, i) => ({t, way, value: path[way][i]})));
     const lines = chart(() => ({
-      height: 230, marginLeft: 56, marginBottom: 42, x: {label: "from the first's weights (0) to the second's (1)"},
+      height: 240, marginLeft: 56, marginBottom: 42, marginTop: 28, x: {label: "from the first's weights (0) to the second's (1)"},
       y: {label: "squared distance from the first's outputs", grid: true, zero: true, nice: true},
       marks: ["given", "aligned"].map((way, i) => Plot.lineY(points.filter((p) => p.way === way), {x: "t", y: "value", stroke: tools.COLOURS[1 - i], strokeWidth: 2.5, marker: "dot"})),
-    }), {label: "Distance of mixed networks' outputs, before and after alignment"});
-    return card("Between the two",
+    }), {label: "Distance of interpolated networks' outputs, before and after alignment"});
+    return card("Interpolation between the two",
       el("p", {class: "legend hint"}, el("span", {class: "key"}, el("span", {class: "line second"}), "as given"), el("span", {class: "key"}, el("span", {class: "line"}), "units aligned")),
       lines,
-      el("p", {class: "muted"}, `Weights are mixed and run on ${found.probes} random inputs. Aligning the second network brings its weights from a distance of ${format(found.distance_before)} to ${format(found.distance_after)}.`));
+      el("p", {class: "muted"}, `Interpolated weights, run on ${path.probes} random inputs. Alignment reduces the distance between the weights from ${format(path.distance_before)} to ${format(path.distance_after)}.`));
   };
 
   const both = ({networks, equivalence}, bounds) => {
     const of = (show) => networks.map((network, at) => show(network, bounds[at]));
-    const bound = (show) => of((_, found) => (found === undefined ? "…" : found.bounds ? show(found.bounds) : "not available"));
-    const range = (p) => bound(({lipschitz: {[p]: one}}) => {
-      const high = one.upper === null ? `10^${format(one.log_upper / Math.LN10)}` : format(one.upper);
-      return one.lower === null ? `at most ${high}` : `${format(one.lower)} to ${high}`;
+    const bound = (show) => of((_, answered) => (answered === undefined ? "…" : answered.bounds ? show(answered.bounds) : "not available"));
+    const range = (p) => bound(({lipschitz: {[p]: {lower, upper, log_upper: logUpper}}}) => {
+      const high = upper === null ? `10^${format(logUpper / Math.LN10)}` : format(upper);
+      return lower === null ? `at most ${high}` : `${format(lower)} to ${high}`;
     });
     const rows = [
       ["parameters", ...of((n) => n.parameters.toLocaleString("en-GB"))],
-      ["numbers", ...of((n) => n.dtype)],
+      ["dtype", ...of((n) => n.dtype)],
       ["widths", ...bound((b) => (b.widths.length < 9 ? b.widths.join("–") : `${b.widths.slice(0, 4).join("–")}–…–${b.widths.slice(-2).join("–")}`))],
       ["activation", ...of((n) => n.activation ?? "")],
       ["fingerprint", ...of((n) => (n.fingerprint ? el("code", {}, n.fingerprint.slice(0, 12)) : "not available"))],
-      ["normal", ...of((n) => (n.normality ? (n.normality.normal ? "yes: no unit can go" : `no: ${n.normality.removable} units can go`) : "not available"))],
-      ["steepest, 1-norm", ...range("1")], ["steepest, 2-norm", ...range("2")], ["steepest, max norm", ...range("inf")],
-      ["exchanges of units", ...bound((b) => `10^${format(b.log_group_order / Math.LN10)}`)],
+      ["normal", ...of((n) => (n.normality ? (n.normality.normal ? "yes: no redundant unit" : `no: ${n.normality.removable} redundant units`) : "not available"))],
+      ["Lipschitz, 1-norm", ...range("1")], ["Lipschitz, 2-norm", ...range("2")], ["Lipschitz, max norm", ...range("inf")],
+      ["permutations of units", ...bound((b) => `10^${format(b.log_group_order / Math.LN10)}`)],
       ["covering number", ...bound((b) => (b.covering.rigorous ? `10^${format(b.covering.rigorous.log / Math.LN10)} at ${format(b.settings.epsilon)}` : "not available"))],
     ];
-    const [one, other] = networks.map((n) => n.fingerprint);
-    const differs = equivalence?.same && one && other && one !== other
-      && "The fingerprints differ although the function is the same: they are taken bit by bit, and rescaling rounds.";
-    const reasons = of((network, found) => found?.reason && `${network.name}: no bounds: ${found.reason}`)
+    const [first, second] = networks.map((n) => n.fingerprint);
+    const differs = equivalence?.same && first && second && first !== second
+      && "The fingerprints differ although the function is the same: they depend on every bit, and rescaling rounds.";
+    const reasons = of((network, answered) => answered?.reason && `${network.name}: no bounds: ${answered.reason}`)
       .concat(networks.flatMap((n) => Object.entries(n.not_available).map(([topic, why]) => `${n.name}: no ${topic}: ${why}`))).concat(differs).filter(Boolean);
     return el("div", {class: "stack"}, table(["", ...networks.map((n) => n.name)], rows, {caption: "What is in the files"}),
       reasons.length > 0 && el("ul", {class: "plain"}, ...reasons.map((text) => el("li", {}, text))));
   };
 
   const redundant = (network, file) => {
-    const saves = status();
+    const saving = status();
     const save = button("Download it without them", async () => {
       const query = new URLSearchParams({name: file.name, ...(wanted() && {activation: wanted()})});
-      const blob = await saves.during("Reducing", () => api(`/api/compare/reduced/${file.key}?${query}`, undefined, {blob: true}));
+      const blob = await saving.during("Reducing", () => api(`/api/compare/reduced/${file.key}?${query}`, undefined, {blob: true}));
       if (blob) download(`${file.name.replace(/\.safetensors$/, "")}-reduced.safetensors`, blob);
     }, {kind: "main"});
-    return card(`Redundant in ${network.name}`, el("p", {}, `${network.normality.removable} units can go without changing any output.`),
-      el("ul", {class: "plain"}, ...network.removed.map((text) => el("li", {}, text))), el("div", {class: "row"}, save, saves.node));
+    return card(`Redundant in ${network.name}`, el("p", {}, `${network.normality.removable} units can be removed without changing any output.`),
+      el("ul", {class: "plain"}, ...network.removed.map((text) => el("li", {}, text))), el("div", {class: "row"}, save, saving.node));
   };
 
   const assumed = (networks) => {

@@ -1,6 +1,6 @@
-// Pieces and constructions: a network written by hand, what it computes, its certificate, its pieces, the network itself.
+// Pieces and constructions: a network written by hand, what it computes, its certificate and its affine pieces.
 
-/** About 25 values from low to high, equally far apart on a log scale, two digits each. */
+/** About 25 values from low to high, equally spaced on a log scale, two digits each. */
 function decades(low, high, value) {
   const steps = Array.from({length: 25}, (_, i) => Number((low * (high / low) ** (i / 24)).toPrecision(2)));
   return [...new Set([...steps, value])].filter((each) => each >= low && each <= high).sort((a, b) => a - b);
@@ -8,7 +8,7 @@ function decades(low, high, value) {
 
 export async function mount(section, tools) {
   const {el, api, slider, select, status, chart, card, button, debounce, latest, format, download, unique} = tools;
-  const says = status();
+  const progress = status();
   const about = el("p", {class: "muted"});
   const controls = el("div", {class: "stack"});
   const facts = el("div");
@@ -18,47 +18,48 @@ export async function mount(section, tools) {
   const graphNote = el("p", {class: "hint"});
   const tick = (v) => (v === 0 ? "0" : tools.d3.format(Math.abs(v) < 1e-3 ? ".2~e" : ".3~g")(v));
   const {constructions} = await api("/api/constructions/catalogue");
-  const byName = new Map(constructions.map((one) => [one.name, one]));
+  const byName = new Map(constructions.map((each) => [each.name, each]));
   let inputs = new Map();
 
   const chooser = el("select", {id: unique("construction"), on: {change: () => choose(chooser.value)}},
-    ...[...new Set(constructions.map((one) => one.group))].map((group) => el("optgroup", {label: group},
-      ...constructions.filter((one) => one.group === group).map((one) => el("option", {value: one.name}, one.title)))));
-  const saves = status();
+    ...[...new Set(constructions.map((each) => each.group))].map((group) => el("optgroup", {label: group},
+      ...constructions.filter((each) => each.group === group).map(({name, title}) => el("option", {value: name}, title)))));
+  const saving = status();
   const save = button("Download the network", async () => {
-    const blob = await saves.during("Writing", () => api(`/api/constructions/network/${address()}`, undefined, {blob: true}));
+    const blob = await saving.during("Writing", () => api(`/api/constructions/network/${address()}`, undefined, {blob: true}));
     if (blob) download(`${chooser.value}.safetensors`, blob);
   });
 
   section.append(
-    el("p", {}, "ReLU networks written by hand, each with a certificate: a proven bound on its error, and the measurement that tries to break it. The exact places where a network bends are marked on the axis."),
+    el("p", {}, "How small can a ReLU network for a given function be? These are written by hand. Each has a certificate: a proven bound on its error, and a measurement that tries to refute it. Breakpoints between affine pieces are exact and marked on the axis."),
     el("div", {class: "columns"},
       card("Construction", el("div", {class: "field"}, el("label", {for: chooser.id}, "Network"), chooser), about, controls,
-        save, el("p", {class: "hint"}, "A safetensors file; “Same network?” can read it."), saves.node),
-      el("div", {class: "stack"}, says.node, shown,
+        save, el("p", {class: "hint"}, "A safetensors file; “Same network?” can read it. Theorem numbers are those of “Deep learning theory” (Telgarsky)."), saving.node),
+      el("div", {class: "stack"}, progress.node, shown,
         card("Size and certificate", facts, notes), card("The network", graph, graphNote))));
 
   const address = () => `${chooser.value}?${new URLSearchParams([...inputs].map(([name, input]) => [name, input.value]))}`;
 
   const control = (p) => {
+    const label = p.label[0].toUpperCase() + p.label.slice(1);
     if (p.choices.length) {
-      return select({label: p.label, options: p.choices, value: p.default, onChange: () => again()});
+      return select({label, options: p.choices, value: p.default, onChange: () => again()});
     }
     const range = p.log ? {values: decades(p.low, p.high, p.default), format: (value) => format(value)} : {min: p.low, max: p.high};
-    return slider({label: p.label, value: p.default, onInput: () => again(), ...range});
+    return slider({label, value: p.default, onInput: () => again(), ...range});
   };
 
   const choose = async (name) => {
-    const one = byName.get(name);
-    about.textContent = one.about;
-    inputs = new Map(one.parameters.map((p) => [p.name, control(p)]));
+    const construction = byName.get(name);
+    about.textContent = construction.about;
+    inputs = new Map(construction.parameters.map((p) => [p.name, control(p)]));
     controls.replaceChildren(...[...inputs.values()].map((input) => input.node));
     await ask();
   };
 
   const ask = latest(async () => {
     const name = chooser.value;
-    const answer = await says.during("Building", () => api(`/api/constructions/view/${address()}`));
+    const answer = await progress.during("Building", () => api(`/api/constructions/view/${address()}`));
     if (!answer || name !== chooser.value) return;
     if (answer.dims === 2) square(answer); else line(answer);
     numbers(answer);
@@ -68,7 +69,7 @@ export async function mount(section, tools) {
 
   // -- charts ----------------------------------------------------------------------------------
 
-  // Charts stay in the page from one answer to the next, so that nothing jumps while a slider moves.
+  // Charts are kept from one answer to the next, so that the page does not jump while a slider moves.
   const kept = new Map();
   const kind = (name, title, labels) => {
     if (!kept.has(name)) {
@@ -76,9 +77,9 @@ export async function mount(section, tools) {
       const legend = el("p", {class: "legend hint"});
       kept.set(name, {charts, legend, node: card(title, legend, ...(labels.length > 2 ? [el("div", {class: "triple"}, ...charts)] : charts))});
     }
-    const found = kept.get(name);
-    if (shown.firstChild !== found.node) shown.replaceChildren(found.node);
-    return found;
+    const entry = kept.get(name);
+    if (shown.firstChild !== entry.node) shown.replaceChildren(entry.node);
+    return entry;
   };
   const swatch = (style, text) => el("span", {class: "key"}, el("span", {class: `line ${style}`}), text);
 
@@ -86,17 +87,17 @@ export async function mount(section, tools) {
     const {Plot} = tools;
     const certified = answer.target.length > 0;
     const {charts, legend} = certified
-      ? kind("line", "Function and network", ["The function and the network's output", "The error at every place, and the bound on it"])
-      : kind("free", "Output along a line", ["The network's output along a line, with the places where it bends"]);
+      ? kind("line", "Function and network", ["The function and the network's output", "The error at every point, and the bound on it"])
+      : kind("free", "Output along a line", ["The network's output along a line, with its breakpoints"]);
     const several = answer.output.length > 1;
     legend.replaceChildren(
       certified ? swatch("target", "function") : "", swatch("output", several ? `network, ${answer.output.length} outputs` : "network"),
-      swatch("bend", "place of a bend"));
+      swatch("bend", "breakpoint"));
     const ys = [...answer.output, ...answer.target].flat();
     const [low, high] = [Math.min(...ys), Math.max(...ys)];
     const base = low - 0.06 * (high - low || 1);
     charts[0].draw(() => ({
-      height: 300, marginLeft: 52, marginBottom: 40, x: {label: certified ? "x" : "place", nice: false}, y: {label: "value", grid: true, domain: [base, high]},
+      height: 310, marginLeft: 52, marginBottom: 40, marginTop: 28, x: {label: certified ? "x" : "t", nice: false}, y: {label: "value", grid: true, domain: [base, high]},
       marks: [
         ...answer.target.map((values) => Plot.line(values, {x: answer.x, y: (v) => v, stroke: "var(--line)", strokeWidth: 6})),
         ...answer.output.map((values, i) => Plot.line(values, {x: answer.x, y: (v) => v, strokeWidth: 2,
@@ -109,7 +110,7 @@ export async function mount(section, tools) {
     const largest = Math.max(...answer.error);
     const top = Math.max(bound, largest) * 1.25 || 1;
     charts[1].draw(() => ({
-      height: 200, marginLeft: 60, marginBottom: 40, x: {label: "x", nice: false}, y: {label: "error", domain: [0, top], tickFormat: tick, ticks: 4, grid: true},
+      height: 210, marginLeft: 60, marginBottom: 40, marginTop: 28, x: {label: "x", nice: false}, y: {label: "error", domain: [0, top], tickFormat: tick, ticks: 4, grid: true},
       marks: [
         Plot.areaY(answer.error, {x: answer.x, y: (v) => v, fill: "var(--series-2)", fillOpacity: 0.25}),
         Plot.line(answer.error, {x: answer.x, y: (v) => v, stroke: "var(--series-2)", strokeWidth: 1.5}),
@@ -122,7 +123,7 @@ export async function mount(section, tools) {
 
   const square = (answer) => {
     const {charts, legend} = kind("square", "Function, network, error", ["The function", "The network's output", "The error"]);
-    legend.replaceChildren("Seen from above; light is high. The error has a scale of its own.");
+    legend.replaceChildren("Light colours are high values. The error has its own scale.");
     const [[x1, x2], [y1, y2]] = answer.domain;
     const both = [...answer.target, ...answer.output];
     const range = [Math.min(...both), Math.max(...both)];
@@ -142,20 +143,21 @@ export async function mount(section, tools) {
   const numbers = (answer) => {
     const rows = [["hidden units", format(answer.nodes)], ["layers of weights", format(answer.layers)],
       ["weights and biases that are not zero", format(answer.nonzeros)]];
-    const found = answer.certificate;
-    if (found) {
-      rows.unshift([`proven bound on the ${found.kind} error`, format(found.bound)],
-        [`${found.kind} error found at ${format(found.points)} places`,
-          el("span", {class: found.holds ? "good" : "bad"}, `${format(found.measured)} ${found.holds ? "✓ holds" : "✗ above the bound"}`)]);
+    const certificate = answer.certificate;
+    if (certificate) {
+      const {kind, bound, points, measured, holds} = certificate;
+      rows.unshift([`proven bound on the ${kind} error`, format(bound)],
+        [`${kind} error measured at ${format(points)} points`,
+          el("span", {class: holds ? "good" : "bad"}, `${format(measured)} ${holds ? "✓ holds" : "✗ above the bound"}`)]);
     }
     const pieces = answer.pieces;
     if (pieces) {
       const most = pieces.bound === null ? `10^${format(pieces.log10_bound)}` : format(pieces.bound);
-      rows.push(["affine pieces, counted exactly", format(pieces.count)], ["most that these widths allow", most]);
+      rows.push(["affine pieces, counted exactly", format(pieces.count)], ["upper bound on pieces, from the widths", most]);
     } else if (answer.dims === 1) rows.push(["affine pieces", "too many to count here"]);
     facts.replaceChildren(el("dl", {class: "facts"}, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {class: "number"}, value)])));
     const texts = [...answer.notes];
-    if (pieces && pieces.shown < pieces.count - 1) texts.push(`Only the first ${format(pieces.shown)} bends are marked.`);
+    if (pieces && pieces.shown < pieces.count - 1) texts.push(`Only the first ${format(pieces.shown)} breakpoints are marked.`);
     notes.replaceChildren(...texts.map((text) => el("li", {}, text)));
     notes.hidden = !texts.length;
   };
@@ -165,15 +167,15 @@ export async function mount(section, tools) {
   const widthsChart = chart(null, {label: "Units in every layer"});
   const network = ({graph: {widths, edges}}) => {
     graphNote.textContent = edges
-      ? "Inputs on the left. Blue weights are positive, orange ones negative; the wider, the larger in its layer."
-      : `${widths.join("–").length < 90 ? widths.join("–") : `${widths.length - 1} layers`}: too large to draw unit by unit, so only how many units each layer has.`;
+      ? "Inputs on the left. Blue weights are positive, orange ones negative; wider lines are larger weights of the layer."
+      : `${widths.join("–").length < 90 ? widths.join("–") : `${widths.length - 1} layers`}: too large to draw every unit; the bars show the width of each layer.`;
     if (edges) {
       graph.replaceChildren(drawing(widths, edges));
       return;
     }
     graph.replaceChildren(widthsChart);
     widthsChart.draw(() => ({
-      height: 200, marginLeft: 52, x: {label: "layer", type: "band", ticks: [], tickFormat: () => ""}, y: {label: "units", grid: true},
+      height: 210, marginLeft: 52, marginTop: 28, x: {label: "layer", type: "band", ticks: [], tickFormat: () => ""}, y: {label: "units", grid: true},
       marks: [tools.Plot.barY(widths, {x: (_, i) => i, y: (v) => v, fill: "var(--series-1)"})],
     }));
   };

@@ -11,13 +11,13 @@ export async function mount(section, tools) {
   const part = choice({label: "What the models see", options: PARTS, value: "top", onChange: () => { pad.part = part.value; update(); }});
   const factor = slider({
     label: "Resolution", values: [1, 2, 3, 4, 6, 8], value: 4,
-    format: (times) => `${8 * times} × ${8 * times}`, hint: "Both answers are functions of the plane: sample them as finely as you like.",
+    format: (times) => `${8 * times} × ${8 * times}`, hint: "Both answers are functions of the plane, so they can be sampled at any resolution.",
     onInput: () => update(),
   });
-  const hyper = picture("What the generated network draws");
-  const kernel = picture("What the kernel expects: the posterior mean");
-  const spread = picture("Posterior deviation of the kernel at each place");
-  const training = status(), said = {network: status(), kernel: status(), download: status()};
+  const hyper = picture("Picture of the generated network");
+  const kernel = picture("Posterior mean of the kernel");
+  const spread = picture("Posterior deviation of the kernel at each point");
+  const training = status(), messages = {network: status(), kernel: status(), download: status()};
   const numbers = el("p", {class: "hint", "aria-live": "polite"});
   let trained = false, example = 0;
 
@@ -34,15 +34,15 @@ export async function mount(section, tools) {
   async function ask(kind, asked, show) {
     try {
       show(await api(`/api/draw/${kind}`, asked));
-      said[kind].done();
-    } catch (error) { said[kind].error(error); }
+      messages[kind].done();
+    } catch (error) { messages[kind].error(error); }
   }
 
   const update = latest(async () => {
     section.dataset.state = "asking";
     if (pad.empty) {
       for (const canvas of [hyper, kernel, spread]) canvas.classList.add("blank");
-      for (const one of [said.network, said.kernel]) one.done();
+      for (const message of [messages.network, messages.kernel]) message.done();
       numbers.textContent = "";
       section.dataset.state = "empty";
       return;
@@ -54,25 +54,25 @@ export async function mount(section, tools) {
       heat(spread, answer.deviation, answer.deviation_side);
       numbers.textContent = answer.unseen === null
         ? `Deviation at the pixels: ${format(answer.seen, 2)} on average.`
-        : `Deviation at the pixels: ${format(answer.seen, 2)} on average where the models see the drawing, ${format(answer.unseen, 2)} where they do not.`;
+        : `Deviation at the pixels: ${format(answer.seen, 2)} on average in the visible part, ${format(answer.unseen, 2)} in the hidden part.`;
     });
     section.dataset.state = "answered";
   });
 
   async function save(kind) {
-    if (!trained) { said.download.error(new Error("The hypernetwork is still being trained.")); return; }
-    if (pad.empty) { said.download.error(new Error("Nothing is drawn yet.")); return; }
+    if (!trained) { messages.download.error(new Error("The hypernetwork is still being trained.")); return; }
+    if (pad.empty) { messages.download.error(new Error("The drawing is empty.")); return; }
     const {image, part} = drawing();
-    const blob = await said.download.during("Writing the file",
+    const blob = await messages.download.during("Writing the file",
       () => api("/api/draw/download", {image, part, format: kind}, {blob: true}));
     if (blob) tools.download(`digit.${kind}`, blob);
   }
 
   async function show() {
-    await said.kernel.during("Fetching a digit", async () => {
-      const found = await api(`/api/draw/example?number=${example}`);
+    await messages.kernel.during("Fetching a digit", async () => {
+      const digit = await api(`/api/draw/example?number=${example}`);
       example += 1;
-      pad.values = found.image;
+      pad.values = digit.image;
     });
     await update();
   }
@@ -81,8 +81,8 @@ export async function mount(section, tools) {
     let now;
     try { now = await api("/api/draw/start", {}); } catch (error) { training.error(error); return; }
     while (now.state === "training") {
-      const error = now.error === null ? "" : `; on digits it has not seen, its error is ${format(now.error, 2)} of their variance`;
-      training.progress(now.share, `Training the hypernetwork, once: ${Math.round(100 * now.share)} %${error}. The kernel answers already.`);
+      const error = now.error === null ? "" : `; its error on held-out digits is ${format(now.error, 2)} of their variance`;
+      training.progress(now.share, `Training the hypernetwork (first use only): ${Math.round(100 * now.share)} %${error}. The kernel needs no training.`);
       await new Promise((done) => setTimeout(done, POLL));
       try { now = await api("/api/draw/state"); } catch (error) { training.error(error); return; }
     }
@@ -94,8 +94,8 @@ export async function mount(section, tools) {
   }
 
   section.append(
-    el("p", {}, "Draw a digit, or half of one. A hypernetwork reads the part that it sees and writes the 561 weights of a small ",
-      "network that draws all of it, point by point. A kernel, the limit of infinitely wide hypernetworks, does the same without training."),
+    el("p", {}, "Draw a digit, or half of one. A hypernetwork reads the visible part and writes the 561 weights of a small network, ",
+      "which gives the brightness at every point. A kernel, the limit of infinitely wide hypernetworks, does the same without training."),
     training.node,
     el("div", {class: "columns draw"},
       card("Your drawing", pad.node,
@@ -103,15 +103,15 @@ export async function mount(section, tools) {
         part.node, factor.node),
       el("div", {class: "stack"},
         el("div", {class: "pictures"},
-          card("Hypernetwork", hyper, said.network.node, downloads, said.download.node),
-          card("Kernel", kernel, said.kernel.node),
+          card("Hypernetwork", hyper, messages.network.node, downloads, messages.download.node),
+          card("Kernel", kernel, messages.kernel.node),
           card("Kernel: deviation", spread, legend(tools), numbers)),
         card("How to read the deviation",
-          el("p", {}, "It is the standard deviation of the Gaussian process that is left when it was told 20 similar digits, at every pixel, and ",
-            "your drawing, where it is seen. It depends on where values were observed and on how alike the seen parts are, never on the values ",
-            "themselves. So it grows away from what you drew, and between pixels, and it is larger for a drawing unlike any digit; ",
-            "it cannot know that one digit can be finished in two ways."),
-          el("p", {class: "hint"}, "The digits are scikit-learn's, 8 by 8 pixels. Those that “Show me a digit” shows were used by neither model."),
+          el("p", {}, "It is the posterior standard deviation of the Gaussian process, given 20 similar digits at every pixel and your drawing ",
+            "in its visible part. It depends on where values were observed and on how similar the visible parts are, never on the values ",
+            "themselves. So it grows away from the visible part and between pixels, and is larger for a drawing unlike any digit. ",
+            "It does not show that some digits can be completed in two ways."),
+          el("p", {class: "hint"}, "The digits are scikit-learn's, 8 by 8 pixels. “Show me a digit” shows held-out digits, which neither model was trained on."),
         ))));
   pad.part = part.value;
   follow();

@@ -44,7 +44,7 @@ export class Pad {
   get values() { return [...this.#values]; }
   set values(wanted) { this.#values = Float64Array.from(wanted); this.draw(); }
   set part(name) { this.#part = name; this.draw(); }
-  /** Whether nothing is drawn where the models look. */
+  /** Whether the visible part of the drawing is empty. */
   get empty() { return this.#values.every((value, i) => value === 0 || !this.#seen(i)); }
 
   clear() { this.#values.fill(0); this.draw(); this.onChange(); }
@@ -66,16 +66,16 @@ export class Pad {
   #move(event) {
     if (!this.#down) return;
     const box = this.canvas.getBoundingClientRect();
-    // All positions since the last event: a quick stroke has no gaps.
+    // All positions since the last event, so that a quick stroke has no gaps.
     const all = event.getCoalescedEvents?.() ?? [];
-    for (const one of all.length ? all : [event]) {
-      this.#brush(SIDE * (one.clientX - box.left) / box.width, SIDE * (one.clientY - box.top) / box.height);
+    for (const {clientX, clientY} of all.length ? all : [event]) {
+      this.#brush(SIDE * (clientX - box.left) / box.width, SIDE * (clientY - box.top) / box.height);
     }
     this.draw();
     this.onChange();
   }
 
-  /** Full at the centre of the stroke, fading over a pixel: digits in the set look like that. */
+  /** Full at the centre of the stroke, fading over a pixel, as in the data set. */
   #brush(x, y) {
     for (let i = 0; i < SIDE * SIDE; i++) {
       const distance = Math.hypot(i % SIDE + 0.5 - x, Math.floor(i / SIDE) + 0.5 - y);

@@ -1,8 +1,8 @@
-// Numbers as pictures: ink on paper, and a map of deviations.
+// Arrays as pictures: brightness in the colours of the theme, and a heat map of deviations.
 
-const DEVIATION = 0.4; // the map's end; brightness is between 0 and 1
+const DEVIATION = 0.4; // upper end of the heat map; brightness is between 0 and 1
 
-/** Ink and paper of the theme in use. mix(0) is paper, mix(1) ink. */
+/** Colours of the current theme: mix(0) is the paper, mix(1) the ink. */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
@@ -21,18 +21,18 @@ function fill(canvas, values, side, colour) {
   canvas.dataset.side = side;
 }
 
-/** Brightness in [0, 1]; what lies outside is shown as the nearer end. */
+/** Brightness, clipped to [0, 1]. */
 export function greys(canvas, values, side) {
   const {mix} = colours();
   fill(canvas, values, side, (value) => mix(Math.min(1, Math.max(0, value))));
 }
 
-/** A deviation from 0 on. */
+/** Deviations, at least 0, as a heat map. */
 export function heat(canvas, values, side) {
   fill(canvas, values, side, (value) => window.d3.interpolateViridis(Math.min(1, value / DEVIATION)));
 }
 
-/** The colours of `heat`, with numbers. */
+/** The colour scale of `heat`. */
 export function legend({el}) {
   const bar = el("canvas", {class: "ramp", width: 64, height: 1, role: "img", "aria-label": `Colours from 0 to ${DEVIATION}`});
   const pen = bar.getContext("2d");

@@ -1,11 +1,11 @@
-// Exact kernels of infinitely wide hypernetworks, finite ones on their way to them, and K^(r).
+// Exact kernels of infinitely wide hypernetworks, kernels of sampled finite ones, and the higher orders K^(r).
 const ACTIVATIONS = [["relu", "ReLU"], ["leaky_relu", "leaky ReLU"], ["abs", "|u|"], ["identity", "u (linear)"], ["erf", "erf"],
   ["sin", "sin"], ["cos", "cos"], ["gelu", "GELU"], ["tanh", "tanh"]];
 const KINDS = [["ntk", "Hyperkernel"], ["nngp", "NNGP"]];
 const SETTINGS = [["relu", "ReLU in f and g"], ["leaky", "leaky ReLU in f and g"], ["smooth g", "tanh in g"], ["smooth f", "tanh in f"]];
 const WIDTHS = [4, 8, 16, 32, 64, 128, 256];
 const WIDTHS_OF_F = {1: [16, 32, 64, 128, 256], 2: [64, 256, 1024, 4096], 3: [64, 256, 1024, 4096]};
-/** Powers of ten as people write them, and nothing at the other ticks of a logarithmic axis. */
+/** Labels at powers of ten, and none at the other ticks of a logarithmic axis. */
 function decades(value) {
   const power = Math.log10(value);
   if (Math.abs(power - Math.round(power)) > 1e-9) return "";
@@ -14,15 +14,15 @@ function decades(value) {
 
 export async function mount(section, tools) {
   section.append(
-    tools.el("p", {}, "Let both parts of a hypernetwork g(z; f(x)) become infinitely wide. Before training it is a Gaussian process with a ",
-      "covariance, the NNGP; training it is regression with a kernel, the hyperkernel. Both are computed exactly here, and compared with networks that are drawn."),
+    tools.el("p", {}, "What does a hypernetwork g(z; f(x)) become when both parts are infinitely wide? Before training, a Gaussian process with a ",
+      "known covariance, the NNGP kernel. After training, regression with the hyperkernel. Both are computed exactly here, and compared with sampled finite networks."),
     curves(tools), taylor(tools));
   await Promise.all([section.querySelector(".curves").ready, section.querySelector(".taylor").ready]);
 }
 
 /** Exact and sampled kernels against the angle between two points. */
 function curves({el, api, slider, select, choice, button, status, chart, debounce, card, format, Plot, COLOURS}) {
-  const changed = () => { stop(); found = null; exact(); };
+  const changed = () => { stop(); samples = null; exact(); };
   const kind = choice({label: "Kernel", options: KINDS, value: "ntk", onChange: changed});
   const depth = (label, value) => slider({label, min: 1, max: 5, value, onInput: changed});
   const activation = (label) => select({label, options: ACTIVATIONS, value: "relu", onChange: changed});
@@ -33,12 +33,12 @@ function curves({el, api, slider, select, choice, button, status, chart, debounc
   const draws = slider({label: "Networks of each width", values: [5, 10, 20, 40], value: 10, onInput: () => stop()});
   const line = chart(null, {label: "The kernel against the angle between two points"});
   const fall = chart(null, {label: "Spread of the kernel from network to network, against the width"});
-  // Two lines: the exact curve may be done while networks are drawn, and must not wipe out what is said of them.
-  const computing = status(), said = status(), text = el("p", {class: "hint", "aria-live": "polite"});
-  let curve = null, found = null, run = 0;
+  // Two status lines: the exact curve may finish while networks are being sampled.
+  const computing = status(), sampling = status(), text = el("p", {class: "hint", "aria-live": "polite"});
+  let curve = null, samples = null, run = 0;
 
   const asked = () => ({kind: kind.value, angle: angle.value * Math.PI / 180,
-    ...Object.fromEntries(Object.entries(fields).map(([name, one]) => [name, one.value]))});
+    ...Object.fromEntries(Object.entries(fields).map(([name, {value}]) => [name, value]))});
   const stop = () => { run += 1; };
 
   async function ask() {
@@ -54,32 +54,32 @@ function curves({el, api, slider, select, choice, button, status, chart, debounc
     const widths = WIDTHS.filter((width) => width <= widest.value);
     try {
       for (let i = 1; i <= widths.length; i++) {
-        said.progress((i - 1) / widths.length, `Drawing ${draws.value} networks of width ${widths[i - 1]}`);
+        sampling.progress((i - 1) / widths.length, `Sampling ${draws.value} networks of width ${widths[i - 1]}`);
         const answer = await api("/api/kernels/sampled", {...wanted, widths: widths.slice(0, i)});
         if (mine !== run) break;
-        found = answer;
+        samples = answer;
         draw();
       }
-      said.done();
-    } catch (error) { said.error(error); }
+      sampling.done();
+    } catch (error) { sampling.error(error); }
   }
 
   function draw() {
     if (!curve) return;
     const exactly = curve.angle.map((a, i) => ({angle: a * 180 / Math.PI, kernel: curve.kernel[i]}));
-    const last = found?.widths.at(-1), shown = found ? found.widths.slice(-3) : [];
-    // Narrow networks have heavy tails: their bars may leave the picture, the exact curve may not.
+    const last = samples?.widths.at(-1), shown = samples ? samples.widths.slice(-3) : [];
+    // Narrow networks have heavy tails: their bars may leave the chart, the exact curve may not.
     const heights = [...curve.kernel, 0, ...(last ? last.mean.flatMap((m, i) => [m - last.deviation[i], m + last.deviation[i]]) : [])];
     const [low, high] = [Math.min(...heights), Math.max(...heights)], room = 0.08 * (high - low);
-    const colour = new Map(shown.map((one, i) => [one.width, COLOURS[[1, 2, 3][i + 3 - shown.length]]]));
-    const dots = shown.flatMap((one, k) => one.mean.map((mean, i) => ({
-      angle: found.angle[i] * 180 / Math.PI + 1.6 * (k - (shown.length - 1) / 2), mean,
-      low: mean - one.deviation[i], high: mean + one.deviation[i], width: one.width})));
+    const colour = new Map(shown.map((each, i) => [each.width, COLOURS[[1, 2, 3][i + 3 - shown.length]]]));
+    const dots = shown.flatMap((each, k) => each.mean.map((mean, i) => ({
+      angle: samples.angle[i] * 180 / Math.PI + 1.6 * (k - (shown.length - 1) / 2), mean,
+      low: mean - each.deviation[i], high: mean + each.deviation[i], width: each.width})));
     line.draw((width) => ({
       height: Math.min(360, 0.62 * width + 60), marginLeft: 48, marginBottom: 40, marginTop: 28,
       x: {label: "angle between z and z′ (degrees) →", domain: [-4, 184], ticks: [0, 45, 90, 135, 180]},
       y: {label: `↑ ${kind.value === "ntk" ? "hyperkernel" : "NNGP kernel"}`, grid: true, domain: [low - room, high + room]},
-      color: {legend: true, domain: ["exact", ...shown.map((one) => `width ${one.width}`)], range: [COLOURS[0], ...shown.map((one) => colour.get(one.width))]},
+      color: {legend: true, domain: ["exact", ...shown.map((each) => `width ${each.width}`)], range: [COLOURS[0], ...shown.map((each) => colour.get(each.width))]},
       marks: [
         Plot.ruleY([0], {stroke: "currentColor", strokeOpacity: 0.4}),
         Plot.lineY(exactly, {x: "angle", y: "kernel", stroke: () => "exact", strokeWidth: 2.5}),
@@ -88,38 +88,38 @@ function curves({el, api, slider, select, choice, button, status, chart, debounc
       ],
     }));
     line.dataset.drawn = String(shown.length);
-    if (!found) { fall.draw(null); fall.replaceChildren(); text.textContent = "Dots and bars will be means and standard deviations over drawn networks."; return; }
-    const spread = found.widths.map(({width, spread}) => ({width, spread}));
-    const slope = found.slope, fit = slope && [spread[0].width, last.width].map((w) => ({width: w, spread: 10 ** (slope.intercept + slope.value * Math.log10(w))}));
+    if (!samples) { fall.draw(null); fall.replaceChildren(); text.textContent = "“Sample networks” adds means and standard deviations over finite networks."; return; }
+    const spread = samples.widths.map(({width, spread}) => ({width, spread}));
+    const slope = samples.slope, fit = slope && [spread[0].width, last.width].map((w) => ({width: w, spread: 10 ** (slope.intercept + slope.value * Math.log10(w))}));
     fall.draw((width) => ({
       height: Math.min(300, 0.55 * width + 50), marginLeft: 52, marginBottom: 40, marginTop: 26,
-      x: {type: "log", base: 2, label: "width of f and g →", ticks: spread.map((one) => one.width), tickFormat: (d) => String(d)},
+      x: {type: "log", base: 2, label: "width of f and g →", ticks: spread.map(({width}) => width), tickFormat: (d) => String(d)},
       y: {type: "log", label: "↑ spread, relative to the kernel", grid: true, tickFormat: decades, ticks: 5},
       marks: [
         fit && Plot.line(fit, {x: "width", y: "spread", stroke: COLOURS[4], strokeDasharray: "5 4"}),
         Plot.dot(spread, {x: "width", y: "spread", fill: COLOURS[1], r: 4}),
       ],
     }));
-    text.textContent = `Dots: means over ${draws.value} networks; bars: one standard deviation from network to network${shown.length > 1 ? " (those of narrow networks may leave the picture)" : ""}.` + (slope
+    text.textContent = `Dots: means over ${draws.value} networks; bars: one standard deviation across networks${shown.length > 1 ? " (those of narrow networks may leave the chart)" : ""}.` + (slope
       ? ` The spread falls like width^${format(slope.value, 2)}${slope.margin === null ? "" : ` ± ${format(slope.margin, 2)}`}.` : "")
-      + (kind.value === "nngp" ? " Each network's NNGP is an average over 32 outputs; with more outputs the bars would be shorter, whatever the width." : "");
+      + (kind.value === "nngp" ? " Each network's NNGP kernel is an average over 32 outputs; with more outputs the bars would be shorter at any width." : "");
   }
 
   const node = el("div", {class: "columns curves"},
-    card("Two towers", kind.node, ...Object.values(fields).map((one) => one.node), angle.node,
-      el("hr"), widest.node, draws.node, button("Draw networks", sample, {kind: "main"})),
-    card("Exact and sampled", computing.node, said.node, line, text, fall));
+    card("Hypernetwork", kind.node, ...Object.values(fields).map(({node}) => node), angle.node,
+      el("hr"), widest.node, draws.node, button("Sample networks", sample, {kind: "main"})),
+    card("Exact and sampled", computing.node, sampling.node, line, text, fall));
   node.ready = ask();
   return node;
 }
 
-/** K^(r): which terms of a gradient step's Taylor series stay as f becomes wide. */
+/** K^(r): which terms of the Taylor series of a gradient step remain as f becomes wide. */
 function taylor({el, api, select, slider, button, status, chart, card, table, format, Plot, COLOURS}) {
   const clear = () => { run += 1; };
   const setting = select({label: "Activations", options: SETTINGS, value: "relu", onChange: clear});
   const depth = slider({label: "Depth of g, H", min: 1, max: 3, value: 2, onInput: clear});
   const lines = chart(null, {label: "Sizes of K^(r) against the width of f"});
-  const said = status(), numbers = el("div");
+  const progress = status(), numbers = el("div");
   const empty = el("p", {class: "muted"}, "Nothing measured yet.");
   let run = 0;
 
@@ -129,13 +129,13 @@ function taylor({el, api, select, slider, button, status, chart, card, table, fo
     empty.hidden = true;
     try {
       for (let i = 1; i <= widths.length; i++) {
-        said.progress((i - 1) / widths.length, `Drawing networks with ${widths[i - 1]} neurons in f`);
+        progress.progress((i - 1) / widths.length, `Sampling networks with ${widths[i - 1]} neurons in f`);
         const answer = await api("/api/kernels/orders", {...wanted, widths: widths.slice(0, i)});
         if (mine !== run) break;
         draw(answer);
       }
-      said.done();
-    } catch (error) { said.error(error); }
+      progress.done();
+    } catch (error) { progress.error(error); }
   }
 
   function draw({widths, orders}) {
@@ -150,15 +150,15 @@ function taylor({el, api, select, slider, button, status, chart, card, table, fo
     }));
     numbers.replaceChildren(table(["r", "measured exponent", "Theorem 1"], orders.map(({order, slope, theorem}) => [
       String(order), slope ? `${format(slope.value, 2)}${slope.margin === null ? "" : ` ± ${format(slope.margin, 2)}`}` : "", String(theorem)]),
-      {caption: "K⁽ʳ⁾ grows like n to this power"}));
+      {caption: "K⁽ʳ⁾ scales like n to this power"}));
   }
 
   const node = el("div", {class: "columns taylor"},
     card("Terms of a gradient step", el("p", {class: "hint"}, "K⁽ʳ⁾ is the r-th derivative of the output along the gradient of a step. Theorem 1 of ",
-      "“On Infinite-Width Hypernetworks” says K⁽ʳ⁾ ~ n^min(0, H − r) for a narrow g and an f of width n: with a deep g, higher terms stay. It is about ",
-      "ReLU and leaky ReLU; with tanh in f or g, 300 networks of each width did not follow it (see the findings on kernels)."),
+      "“On Infinite-Width Hypernetworks” says K⁽ʳ⁾ ~ n^min(0, H − r) for a narrow g and an f of width n: with a deep g, higher terms remain. It ",
+      "covers ReLU and leaky ReLU. With tanh in f or g, measurements on 300 networks of each width did not follow it."),
       setting.node, depth.node, button("Measure", measure, {kind: "main"})),
-    card("K⁽ʳ⁾ against the width of f", said.node, empty, lines, numbers));
+    card("K⁽ʳ⁾ against the width of f", progress.node, empty, lines, numbers));
   node.ready = Promise.resolve();
   return node;
 }

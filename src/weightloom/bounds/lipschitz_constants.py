@@ -1,0 +1,230 @@
+"""Lipschitz constants: proven upper bounds, and lower bounds attained by a pair of points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vjp
+
+from weightloom.bounds.chain import double_copy, read_chain
+from weightloom.bounds.network_norms import Bound, norm_name, paths, product
+from weightloom.errors import ConfigError
+
+__all__ = ["Attained", "lipschitz", "lipschitz_lower"]
+
+METHODS = ("best", "product", "paths")
+
+# The search: scales of the first points, distances of the pairs, and steps of the power method.
+SPREADS = (0.1, 1.0, 10.0)
+DISTANCES = tuple(10.0**k for k in range(-5, 3))
+ALTERNATIONS = 2
+
+
+def lipschitz(
+    net: nn.Module,
+    norm: float | str = 1,
+    *,
+    input_shape: Sequence[int] | None = None,
+    method: str = "best",
+) -> Bound:
+    """Upper bound on how much the output moves per unit of input, both measured in ``norm``.
+
+    ``norm`` is 1 (as C(f) of modularity, Eq. 5), 2 or math.inf. ``method``: "product" multiplies
+    the norms of the layers and the activations' constants (norm 1: exactly C(f)); "paths" takes the
+    norm of the one matrix |W_k| ... |W_1|, which does not change when neurons are rescaled; "best"
+    is the smaller of the two. The result is a float with ``log``, ``name`` and ``layers``.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
+    >>> with torch.no_grad():
+    ...     _ = net[0].weight.copy_(torch.tensor([[3.0, -4.0]]))
+    >>> [round(float(lipschitz(net, norm)), 9) for norm in (1, 2, math.inf)]
+    [4.0, 5.0, 7.0]
+    """
+    p = norm_name(norm)
+    if method not in METHODS:
+        raise ConfigError(f"method={method!r} was given; choose one of {', '.join(METHODS)}")
+    chain = read_chain(net, input_shape)
+    if method == "product":
+        return product(chain, p)
+    if method == "paths":
+        return paths(chain, p)
+    bounds = [product(chain, p)]
+    if None not in chain.shapes:
+        bounds.append(paths(chain, p))
+    return min(bounds, key=lambda bound: bound.log)
+
+
+@dataclass(frozen=True)
+class Attained:
+    """Two inputs x, y with ||f(x) - f(y)|| = value * ||x - y||: a lower bound to check."""
+
+    value: float
+    norm: str
+    x: Tensor
+    y: Tensor
+
+    def __float__(self) -> float:
+        return self.value
+
+    def check(self, net: nn.Module) -> float:
+        """The ratio of this pair, recomputed in double precision."""
+        ratios = _ratios(double_copy(net), self.x[None], self.y[None], self.norm)
+        return float(ratios[0])
+
+
+def lipschitz_lower(
+    net: nn.Module,
+    norm: float | str = 1,
+    *,
+    input_shape: Sequence[int] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    starts: int = 64,
+    rounds: int = 20,
+    seed: int = 0,
+) -> Attained:
+    """The largest ratio ||f(x) - f(y)|| / ||x - y|| that a search finds, with the two points.
+
+    The search begins at ``starts`` random points, each with the direction v that the Jacobian J
+    stretches most (the power method for p-norms of Boyd and Higham: v <- dual(J^T dual(J v))). In
+    each of ``rounds`` rounds the points move along the gradient of ||J(x) v|| and at random; a move
+    is kept if it increases ||J(x) v||. ReLU networks need the random moves, because this gradient
+    is zero. Finally the pairs x, x + h v are evaluated for several distances h, and the best one is
+    returned. ``low`` and ``high`` confine both points to a box.
+    """
+    p = norm_name(norm)
+    _check_search(low, high, starts, rounds)
+    shape = read_chain(net, input_shape).known_shapes()[0]
+    f = double_copy(net)
+    generator = torch.Generator().manual_seed(seed)
+    box = None if low is None or high is None else (low, high)
+    x = _first_points(starts, shape, box, generator)
+    v, stretch = _stretch(f, x, _directions(starts, shape, p, generator), p)
+    smooth = True
+    for step in range(rounds):
+        reach = 0.7**step * (x.flatten(1).abs().amax(1) + 0.1).reshape(-1, *[1] * len(shape))
+        noise = torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        moves = [noise]
+        if smooth:
+            moves.append(_uphill(f, x, v, p))
+            smooth = bool(moves[1].any())
+        for move in moves:
+            near = _inside(x + reach * move, box)
+            turned, new = _stretch(f, near, v, p)
+            better = (new > stretch).reshape(-1, *[1] * len(shape))
+            x, v = torch.where(better, near, x), torch.where(better, turned, v)
+            stretch = torch.maximum(new, stretch)
+    return _best_pair(f, x, v, p, box)
+
+
+def _check_search(low: float | None, high: float | None, starts: int, rounds: int) -> None:
+    if (low is None) != (high is None) or (low is not None and not low < float(high or 0)):
+        raise ConfigError(
+            f"low={low}, high={high} was given; wanted both or neither, with low < high"
+        )
+    if starts < 1 or rounds < 0:
+        raise ConfigError(
+            f"starts={starts}, rounds={rounds} was given; wanted at least one start and no "
+            f"negative number of rounds"
+        )
+
+
+def _first_points(
+    starts: int,
+    shape: tuple[int, ...],
+    box: tuple[float, float] | None,
+    generator: torch.Generator,
+) -> Tensor:
+    if box is not None:
+        unit = torch.rand(starts, *shape, dtype=torch.float64, generator=generator)
+        return box[0] + (box[1] - box[0]) * unit
+    x = torch.randn(starts, *shape, dtype=torch.float64, generator=generator)
+    spread = torch.tensor(SPREADS, dtype=torch.float64)[torch.arange(starts) % len(SPREADS)]
+    return x * spread.reshape(-1, *[1] * len(shape))
+
+
+def _inside(x: Tensor, box: tuple[float, float] | None) -> Tensor:
+    return x if box is None else x.clamp(*box)
+
+
+def _directions(starts: int, shape: tuple[int, ...], p: str, generator: torch.Generator) -> Tensor:
+    return _unit(torch.randn(starts, *shape, dtype=torch.float64, generator=generator), p)
+
+
+def _norm(x: Tensor, p: str) -> Tensor:
+    """p-norm of every row, [n]."""
+    return torch.linalg.vector_norm(x.flatten(1), float(p), dim=1)
+
+
+def _unit(x: Tensor, p: str) -> Tensor:
+    return x / _norm(x, p).clamp_min(1e-300).reshape(-1, *[1] * (x.dim() - 1))
+
+
+def _dual(y: Tensor, p: str) -> Tensor:
+    """The u with <u, y> = ||y||_p and dual norm 1: the gradient of the norm."""
+    if p == "2":
+        return _unit(y, "2")
+    if p == "1":
+        return torch.where(y >= 0, 1.0, -1.0).to(y.dtype)
+    flat = y.flatten(1)
+    at = flat.abs().argmax(1, keepdim=True)
+    return torch.zeros_like(flat).scatter(1, at, flat.gather(1, at).sign()).reshape(y.shape)
+
+
+def _steepest(g: Tensor, p: str) -> Tensor:
+    """The v with ||v||_p = 1 and the largest <g, v>: the gradient of the dual norm."""
+    return _dual(g, {"1": "inf", "2": "2", "inf": "1"}[p])
+
+
+def _stretch(f: nn.Module, x: Tensor, v: Tensor, p: str) -> tuple[Tensor, Tensor]:
+    """Directions v [n, *] of unit norm with large ||J(x) v||, and these norms [n]."""
+    pull = vjp(f, x)[1]
+    pushed = jvp(f, (x,), (v,))[1]
+    best, best_v = _norm(pushed, p), v
+    for _ in range(ALTERNATIONS):
+        turned = _steepest(pull(_dual(pushed, p))[0], p)
+        pushed = jvp(f, (x,), (turned,))[1]
+        new = _norm(pushed, p)
+        better = (new > best).reshape(-1, *[1] * (v.dim() - 1))
+        best_v, best = torch.where(better, turned, best_v), torch.maximum(best, new)
+    return best_v, best
+
+
+def _uphill(f: nn.Module, x: Tensor, v: Tensor, p: str) -> Tensor:
+    """Gradient of ||J(x) v||, scaled to a largest entry of 1; zero where it vanishes."""
+
+    def total(at: Tensor) -> Tensor:
+        return _norm(jvp(f, (at,), (v,))[1], p).sum()
+
+    slope = torch.nan_to_num(torch.func.grad(total)(x))
+    return _unit(slope, "inf")
+
+
+@torch.no_grad()
+def _ratios(f: nn.Module, x: Tensor, y: Tensor, p: str) -> Tensor:
+    """||f(x) - f(y)|| / ||x - y|| for every pair, [n]; 0 where it is not defined."""
+    distance = _norm(x - y, p)
+    ratios = _norm(f(x) - f(y), p) / distance
+    return torch.where((distance > 0) & ratios.isfinite(), ratios, 0.0)
+
+
+def _best_pair(
+    f: nn.Module, x: Tensor, v: Tensor, p: str, box: tuple[float, float] | None
+) -> Attained:
+    """The best of the pairs x, x + h v. h is relative to x, so that rounding stays small."""
+    size = (1 + x.flatten(1).abs().amax(1)).reshape(-1, *[1] * (x.dim() - 1))
+    best: Attained | None = None
+    for h in DISTANCES:
+        for sign in (1.0, -1.0):
+            y = _inside(x + sign * h * size * v, box)
+            ratios = _ratios(f, x, y, p)
+            top = int(ratios.argmax())
+            if best is None or float(ratios[top]) > best.value * (1 + 1e-9):
+                best = Attained(float(ratios[top]), p, x[top].clone(), y[top].clone())
+    if best is None or not math.isfinite(best.value):
+        raise ConfigError("no pair of points with finite outputs was found; check the weights")
+    return best

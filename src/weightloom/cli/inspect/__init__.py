@@ -1,0 +1,131 @@
+"""``weightloom inspect``: what is in a saved network, and whether another is the same function."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weightloom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from weightloom.symmetry.files.checkpoints import Loaded
+
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+
+DESCRIPTION = """\
+What is in a saved network? Redundant neurons (a network without any is normal), Lipschitz
+constants, capacity of its class. With two files: are they the same function, up to permuted,
+rescaled and sign-flipped neurons, clones and dead neurons?"""
+
+EPILOG = """\
+where the architecture comes from:
+  A safetensors file holds names and shapes of weights. From "0.weight", "fc1.weight" or
+  "layers.2.weight" a plain chain of Linear and Conv layers is inferred, with --activation between
+  any two (default: the file's metadata entry "activation", else relu). Assumptions are printed;
+  an ambiguous file is refused. For everything else (skip connections, norms, attention, your own
+  layers) give --module: this imports and RUNS that code, so name only code that you trust.
+
+what is never done:
+  Pickles (.pt, .pth, .bin, .ckpt) are not opened, because they may run code.
+
+exit code:
+  0  inspected; with two files: the same function
+  1  two files: not found to be the same
+  2  an error, explained on stderr
+
+examples:
+  weightloom inspect digit.safetensors                            one network
+  weightloom inspect a.safetensors b.safetensors                  the same function?
+  weightloom inspect a.safetensors b.safetensors --activation tanh --json
+  weightloom inspect a.safetensors --module nets.py:small_resnet --input-shape 3,32,32
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="FILE", type=Path, help="a .safetensors file")
+    parser.add_argument("second", metavar="OTHER", type=Path, nargs="?", help="file to compare to")
+    parser.add_argument(
+        "--activation", metavar="NAME", help="between the layers: relu, tanh, gelu, ..."
+    )
+    parser.add_argument(
+        "--module",
+        metavar="CODE",
+        help="path.py:factory or package.module:factory; runs it, factory() returns the network",
+    )
+    parser.add_argument(
+        "--input-shape",
+        metavar="N,N,N",
+        type=_shape,
+        help="of one input, for convolutions (with --module)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="T",
+        type=_tolerance,
+        help="relative deviation of weights that still counts as the same (default: by dtype)",
+    )
+    parser.add_argument(
+        "--no-bounds", action="store_true", help="leave out Lipschitz and capacity (faster)"
+    )
+    parser.add_argument("--full", action="store_true", help="all norms and bounds of each network")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} was given; whole numbers are wanted, as in 3,32,32"
+        )
+    return shape
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a number in [0, 1) is wanted")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from weightloom.cli.inspect.report import as_text, findings_of
+    from weightloom.symmetry.files.checkpoints import as_dict, same_function
+
+    if arguments.module and arguments.activation:
+        raise ConfigError("--activation is for inferred networks; with --module the code decides")
+    if arguments.input_shape and not arguments.module:
+        raise ConfigError(
+            "--input-shape needs --module: strides and pooling are not in the file, so bounds for "
+            "inferred convolutions could be those of another network"
+        )
+    loaded = _load(arguments)
+    verdict = same_function(loaded[0], loaded[1], arguments.tolerance) if len(loaded) == 2 else None
+    bounds = not arguments.no_bounds
+    findings = [findings_of(network, bounds, arguments.input_shape) for network in loaded]
+    if arguments.json:
+        print(json.dumps(as_dict(findings, verdict), indent=2, allow_nan=False))
+    else:
+        print(as_text(findings, verdict, arguments.full))
+    return 0 if verdict is None or verdict.same else 1
+
+
+def _load(arguments: argparse.Namespace) -> list[Loaded]:
+    from weightloom.cli.inspect.user_code import load_by_code
+    from weightloom.symmetry.files.checkpoints import load_by_names
+
+    paths = [arguments.first] + ([arguments.second] if arguments.second else [])
+    if arguments.module:
+        return [load_by_code(path, arguments.module) for path in paths]
+    loaded = [load_by_names(paths[0], arguments.activation)]
+    for path in paths[1:]:
+        # Layers are compared by position: "fc1" in one file may be "0" in the other.
+        loaded.append(load_by_names(path, arguments.activation, loaded[0].layers))
+    return loaded

@@ -1,1 +1,0 @@
-"""On Infinite-Width Hypernetworks: every figure and the table, and what it could not reach."""

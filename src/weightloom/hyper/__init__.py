@@ -1,0 +1,44 @@
+"""Hypernetworks, their rivals, and what is needed to train and keep them."""
+
+from weightloom.hyper.diagnosis import Diagnosis, diagnose
+from weightloom.hyper.encoders import SetEncoder
+from weightloom.hyper.fully_connected import mlp
+from weightloom.hyper.heads import ChunkedHead, DeltaHead, FullHead, Head, LowRankHead, PerLayerHead
+from weightloom.hyper.hypernetwork import HyperNetwork
+from weightloom.hyper.rivals import (
+    ConditionalNeuralProcess,
+    EmbeddingNetwork,
+    count_parameters,
+    matched_pair,
+)
+from weightloom.hyper.rows import CallPlan, shared
+from weightloom.hyper.saving import export, load
+
+__all__ = [
+    # the two ways to condition a network
+    "HyperNetwork",
+    "EmbeddingNetwork",
+    "ConditionalNeuralProcess",
+    # parts
+    "mlp",
+    "SetEncoder",
+    # heads: how the weights are written
+    "Head",
+    "FullHead",
+    "LowRankHead",
+    "ChunkedHead",
+    "PerLayerHead",
+    "DeltaHead",
+    # one set of weights for all rows
+    "shared",
+    # how large
+    "count_parameters",
+    "matched_pair",
+    # looking inside
+    "diagnose",
+    "Diagnosis",
+    "CallPlan",
+    # keeping
+    "export",
+    "load",
+]

@@ -1,0 +1,1 @@
+"""Saved networks: architecture from names and shapes, loading, comparison, examination."""

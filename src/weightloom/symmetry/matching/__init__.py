@@ -1,0 +1,1 @@
+"""The group element that maps one network to another: exact (`search`) or near (`assignment`)."""

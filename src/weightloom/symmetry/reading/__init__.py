@@ -1,0 +1,1 @@
+"""The symmetries of a network, read from its graph."""

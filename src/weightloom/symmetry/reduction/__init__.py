@@ -1,0 +1,1 @@
+"""Lossless reduction (`reducer`), from clones, intervals and the units that are removable."""

@@ -1,0 +1,78 @@
+"""The embedding network, sets as conditions, and models of equal size."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import weightloom as wl
+from tests.oracle import close
+
+
+def test_the_embedding_is_joined_to_every_input():
+    encoder, predictor = wl.mlp([4, 2]), wl.mlp([5, 8, 1])
+    model = wl.EmbeddingNetwork(predictor, encoder)
+    condition = torch.randn(3, 4)
+    for shape in [(3, 3), (3, 6, 3), (3, 2, 6, 3)]:
+        x = torch.randn(shape)
+        got = model(x, condition)
+        for i in range(3):
+            e = encoder(condition[i])
+            rows = x[i].reshape(-1, 3)
+            want = torch.stack([predictor(torch.cat([row, e])) for row in rows])
+            close(got[i].reshape(-1, 1), want)
+    x = torch.randn(7, 3)
+    close(model(x, condition[0]), model(x.expand(3, 7, 3), condition)[0])
+
+
+def test_a_conditional_neural_process_averages():
+    encoder = wl.mlp([4, 2])
+    model = wl.ConditionalNeuralProcess(wl.mlp([5, 8, 1]), encoder)
+    x, condition = torch.randn(3, 6, 3), torch.randn(3, 9, 4)
+    plain = wl.EmbeddingNetwork(model.predictor, nn.Identity(), condition_dims=1)
+    close(model(x, condition), plain(x, encoder(condition).mean(1)))
+    close(model(x, condition), model(x, condition.flip(1)), 10)
+    close(model(x[0], condition[0]), model(x, condition)[0])
+
+
+@pytest.mark.parametrize("pool", ["mean", "sum", "max"])
+def test_set_encoders_pool(pool):
+    each = wl.mlp([2, 3])
+    condition = torch.randn(4, 5, 2)
+    features = each(condition)
+    want = features.amax(1) if pool == "max" else getattr(features, pool)(1)
+    close(wl.SetEncoder(each, pool)(condition), want)
+
+
+def test_count_parameters():
+    hyper = wl.HyperNetwork(wl.mlp([3, 8, 2]), wl.mlp([4, 6]), generate="2.*")
+    # encoder 30, head (6 + 1) * 18, first layer of the primary 32 learned directly
+    assert wl.count_parameters(hyper) == {
+        "trainable": 30 + 7 * 18 + 32, "primary": 18 + 32, "generated": 18,
+    }  # fmt: skip
+    frozen = wl.HyperNetwork(wl.mlp([3, 8, 2]), wl.mlp([4, 6]), generate="2.*", freeze_rest=True)
+    assert wl.count_parameters(frozen)["trainable"] == 30 + 7 * 18
+    emb = wl.EmbeddingNetwork(wl.mlp([5, 8, 1]), wl.mlp([4, 2]))
+    assert wl.count_parameters(emb) == {"trainable": 57 + 10, "primary": 57, "generated": 0}
+
+
+@given(
+    x=st.integers(1, 50),
+    condition=st.integers(1, 20),
+    primary=st.lists(st.integers(2, 40), min_size=1, max_size=3),
+    encoder=st.lists(st.integers(2, 20), min_size=1, max_size=2),
+    match=st.sampled_from(["primary", "trainable"]),
+)
+def test_matched_pairs_are_as_close_as_whole_neurons_allow(x, condition, primary, encoder, match):
+    hyper, emb = wl.matched_pair(x, condition, primary=primary, encoder=encoder, match=match)
+    sizes = [wl.count_parameters(model)[match] for model in (hyper, emb)]
+    # One neuron more or less in the first hidden layer is the finest step there is.
+    widths = [layer.out_features for layer in emb.predictor if isinstance(layer, nn.Linear)][:-1]
+    factor = max(1, max(primary) / primary[0]) if primary else 1
+    step = sum(
+        (a + b + 2) * factor for a, b in zip([x + encoder[-1], *widths], [*widths, 1], strict=True)
+    )
+    assert abs(sizes[0] - sizes[1]) <= step or widths[0] == 1
+    out = emb(torch.randn(2, x), torch.randn(2, condition))
+    assert out.shape == hyper(torch.randn(2, x), torch.randn(2, condition)).shape == (2, 1)
