@@ -1,4 +1,4 @@
-"""A contender at work: built, checked against the reference, ready to be timed."""
+"""A contender that is built, checked against the reference, and ready to be timed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Entry:
 def prepare(
     contenders: Iterable[Contender], workload: Workload, start: Start, answer: Reference
 ) -> tuple[list[Entry], dict[str, str]]:
-    """Build and verify every contender; return those that hold, and {label: reason} of the rest."""
+    """Build and verify every contender; return the correct ones, {label: reason} for the rest."""
     data = workload.data()
     entries: list[Entry] = []
     failed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What no order of contraction can do without: its products and the optimiser, and nothing else.
+"""The floor of a step: the products that every order of contraction needs, and the optimiser.
 
 A bilinear form of b features [k], b inputs [i] and a tensor [o, k, i] costs 2 b o k i operations
 whichever of the three is summed first, and so does its gradient to the tensor. The floor runs these
@@ -22,7 +22,7 @@ FLOOR = "floor"
 
 
 class Floor:
-    """Stands in the rows of a step on workload (a), timed in the same rounds as the rest."""
+    """A row of the table of steps on workload (a), timed in the same rounds as the others."""
 
     def __init__(self, workload: Workload, start: Start) -> None:
         self.contender = Contender("products and SGD alone", FLOOR, lambda *_: nn.Identity())

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_gram import CONTENDERS, gram
-from kernel_grid import grid
+from hyperkernel.gram import CONTENDERS, gram
+from hyperkernel.grid import grid
 from machine import describe
 
 EXAMPLES = """\

@@ -1,4 +1,4 @@
-"""What the machine can do, what a contender asks of it, and how much memory a step takes."""
+"""The machine's peak, the operations of a contender, and the memory of a step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _conv_backward(
 
 
 def peak_memory(entry: Entry) -> int:
-    """Bytes that a step holds at its worst beyond what it started with.
+    """Peak of the bytes that a step holds beyond what it started with.
 
     What it started with are parameters and data; gradients, activations and temporaries count. Read
     from the allocator's own events through the profiler, so the number is exact and repeatable;

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own chatter
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
 
 import torch
 from contenders import collect
@@ -28,7 +28,7 @@ from workloads import WORKLOADS, Workload, reference
 
 EXAMPLES = """\
 examples:
-  python benchmarks/models.py --quick                  a few minutes: does everything run?
+  python benchmarks/models.py --quick                  a few minutes: check that everything runs
   python benchmarks/models.py --workload a --no-peers  one workload, ours and hand-written only
   python benchmarks/models.py --json results.json      the full measurement, on a quiet machine
 
@@ -36,7 +36,7 @@ how to read the tables:
   median, quartiles   time of one call over rounds
   ratio, quartiles    time over the best hand-written version's, within a round, then the median
   peak                share of the machine's sgemm peak, measured in the same run
-  memory              what a step holds at its worst beyond parameters and data
+  memory              peak of what a step holds beyond parameters and data
 A bar that is met narrowly on a busy machine proves nothing: look at the quartiles.
 """
 
@@ -48,12 +48,12 @@ def main() -> None:
     _settle(options.threads)
     record: dict[str, Any] = {"machine": describe(), "rounds": rounds, "sections": []}
     print(" ".join(f"{key}: {value};" for key, value in record["machine"].items()))
-    found: list[Bar] = []
+    results: list[Bar] = []
     try:
         for key in options.workload:
             sections, notes = run(WORKLOADS[key], rounds, options.peers, compiled)
             for section in sections:
-                found += bars(section)
+                results += bars(section)
                 record["sections"].append({**to_json(section), "not_measured": notes})
                 print(render(section))
             for name, reason in notes.items():
@@ -61,15 +61,15 @@ def main() -> None:
             _save(options.json, record)
     except KeyboardInterrupt:
         print("\nstopped; what was finished is above")
-    print(render_bars(found))
-    if options.check and not (found and all(bar.met for bar in found)):
+    print(render_bars(results))
+    if options.check and not (results and all(bar.met for bar in results)):
         raise SystemExit(1)
 
 
 def run(
     workload: Workload, rounds: int, peers: bool, compiled: bool
 ) -> tuple[list[Section], dict[str, str]]:
-    """Both sections of a workload, and {who: why} of whatever could not be measured."""
+    """Both sections of a workload, and {contender: reason} for those that could not be measured."""
     start = workload.start()
     answer = reference(workload, start, workload.data())
     contenders, missing = collect(workload.key, peers, compiled)

@@ -1,4 +1,4 @@
-"""From measurements to words: tables, and the bars that weightloom has to reach."""
+"""Tables of measurements, and the bars (targets) that weightloom has to meet."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Section:
 
     @property
     def unrest(self) -> float:
-        """How much the machine wavered: the fastest contender's quartile distance over median."""
+        """How much times vary: the fastest contender's quartile distance over median."""
         best = _fastest(self.rows)
         if best is None:
             return 0.0
@@ -80,17 +80,17 @@ class Bar:
 
 def bars(section: Section) -> list[Bar]:
     """Every bar that this section can decide."""
-    found = [_no_slower(section, *mode) for mode in MODES]
+    results = [_no_slower(section, *mode) for mode in MODES]
     if section.workload == "a" and section.kind == "step":
         ours = section.best(OURS, compiled=False)
         peer, readme = section.best_peer(), section.best_peer("as its README")
         bmm = [row for row in section.rows if row.contender.role == "bmm"]
-        found.append(_faster(ours, peer, "fastest peer, best idiom", PEER_SPEEDUP))
-        found.append(_faster(ours, readme, "fastest peer as in its README", PEER_SPEEDUP))
-        found.append(_faster(ours, bmm[0] if bmm else None, "bmm", BMM_SPEEDUP))
-        # Within reach at all? The same ratio for a step that does nothing but what every step must.
-        found.append(_faster(section.best(FLOOR), peer, "fastest peer, best idiom", PEER_SPEEDUP))
-    return [bar for bar in found if bar is not None]
+        results.append(_faster(ours, peer, "fastest peer, best idiom", PEER_SPEEDUP))
+        results.append(_faster(ours, readme, "fastest peer as in its README", PEER_SPEEDUP))
+        results.append(_faster(ours, bmm[0] if bmm else None, "bmm", BMM_SPEEDUP))
+        # Is it within reach? The same ratio for the floor of a step.
+        results.append(_faster(section.best(FLOOR), peer, "fastest peer, best idiom", PEER_SPEEDUP))
+    return [bar for bar in results if bar is not None]
 
 
 MODES = [("eager against eager", False), ("compiled against compiled", True), ("best", None)]
@@ -147,11 +147,11 @@ def _line(row: Row, best: Row, sgemm: float) -> str:
     )
 
 
-def render_bars(found: list[Bar]) -> str:
-    if not found:
+def render_bars(results: list[Bar]) -> str:
+    if not results:
         return "\nNo bar decided: weightloom or the hand-written versions were not measured"
     lines = ["\nBars (median of ratios within rounds, quartiles in brackets)"]
-    for bar in found:
+    for bar in results:
         verdict = "met    " if bar.met else "NOT MET"
         low, high = bar.quartiles
         lines.append(

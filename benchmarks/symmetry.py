@@ -1,11 +1,11 @@
-"""How fast, and how surely, are two checkpoints found to be the same function?
+"""How fast and how reliably are two checkpoints recognised as the same function?
 
-speed: deciding equivalence of a network and a disguised copy (units exchanged, rescaled or turned
+speed: deciding equivalence of a network and a disguised copy (units permuted, rescaled or turned
 around), against plain weight matching (git re-basin's algorithm, by hand, with SciPy's assignment),
 rebasin, and the machine: one product per layer with a batch of 64 inputs, float32. rates: how many
 of many disguised copies are recognised, and how many copies with one weight changed are taken for
-the same, per activation and depth. Of the peers, in how many cases they find the right exchanges,
-and in how many they bring the weights together, which is all that their users can see.
+the same, per activation and depth. For the peers: in how many cases they find the right
+permutations, and in how many the weights come together, which is all that their users can see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from machine import describe
-from symmetry_peers import Peer, exchanges_found, installed, together
+from symmetry_peers import Peer, installed, permutations_found, together
 from torch import Tensor, nn
 
 from weightloom.symmetry import equivalent, random_equivalent
@@ -79,19 +79,19 @@ def speed(options: argparse.Namespace, peers: dict[str, Peer]) -> list[dict[str,
         ours = seconds(lambda net=net, copy=copy: equivalent(net, copy), options.rounds)
         plain = seconds(products(net), options.rounds)
         row = {"width": width, "depth": depth, "equivalent": ours, "products": plain}
-        shown = ""
+        columns = ""
         for name, peer in peers.items():
             if width > 1024:  # one sweep over wide networks takes minutes: only where it is the bar
-                row[name], shown = None, shown + f" {'':>16} {'':>7}"
+                row[name], columns = None, columns + f" {'':>16} {'':>7}"
                 continue
             begin = time.perf_counter()
             peer(net, copy)
             row[name] = time.perf_counter() - begin
-            shown += f" {row[name]:15.2f}s {row[name] / ours:7.1f}"
+            columns += f" {row[name]:15.2f}s {row[name] / ours:7.1f}"
         rows.append(row)
         print(
             f"{f'{width} x {depth}':>14} {count:12,} {ours:10.3f}s {plain:8.3f}s "
-            f"{ours / plain:6.1f}{shown}",
+            f"{ours / plain:6.1f}{columns}",
             flush=True,
         )
     return rows
@@ -102,7 +102,7 @@ def rates(options: argparse.Namespace, peers: dict[str, Peer]) -> list[dict[str,
     tried = min(copies, options.peer_copies)
     depths = (1, 2) if options.quick else (1, 2, 4, 8)
     rows = []
-    heads = "".join(f" {name + ': exchanges':>26} {'weights':>8}" for name in peers)
+    heads = "".join(f" {name + ': permutations':>30} {'weights':>8}" for name in peers)
     print(
         f"\n{'activation':>12} {'depth':>6} {'copies':>7} {'recognised':>11} "
         f"{'changed, called same':>21}{heads}"
@@ -111,7 +111,7 @@ def rates(options: argparse.Namespace, peers: dict[str, Peer]) -> list[dict[str,
         row = rate(activation, depth, width, copies, peers, tried, options.scale)
         rows.append(row)
         shares = "".join(
-            f" {row[name]['exchanges'] / tried:26.1%} {row[name]['weights'] / tried:8.1%}"
+            f" {row[name]['permutations'] / tried:30.1%} {row[name]['weights'] / tried:8.1%}"
             for name in peers
         )
         print(
@@ -131,11 +131,11 @@ def rate(
     tried: int,
     scale: float,
 ) -> dict[str, Any]:
-    """How many of so many disguised copies are recognised; peers get the first ones."""
+    """How many of the disguised copies are recognised; peers get the first ones."""
     row: dict[str, Any] = {"activation": activation, "depth": depth, "copies": copies}
     row |= {"peers tried on": tried, "scale": scale}
     row |= {"recognised": 0, "wrong": 0}
-    row |= {name: {"exchanges": 0, "weights": 0} for name in peers}
+    row |= {name: {"permutations": 0, "weights": 0} for name in peers}
     for seed in range(copies):
         torch.manual_seed(seed)
         net = network(width, depth, activation, (8, 4))
@@ -144,7 +144,7 @@ def rate(
         row["recognised"] += bool(equivalent(net, copy))
         for name, peer in peers.items() if seed < tried else ():
             near = peer(net, copy)
-            row[name]["exchanges"] += exchanges_found(net, near)
+            row[name]["permutations"] += permutations_found(net, near)
             row[name]["weights"] += together(net, near)
         layer = copy[2 * (seed % depth)]
         layer.weight[seed % width, 0] += 1e-2 * layer.weight.norm(dim=1)[seed % width]

@@ -1,7 +1,7 @@
-"""Other ways to bring one network to another: plain weight matching, and rebasin from PyPI.
+"""Other ways to align two networks: plain weight matching, and rebasin from PyPI.
 
-Both know exchanges only and return a network, not a verdict. Each maps (a, b) to a copy of b with
-its hidden units exchanged so that it lies close to a.
+Both know permutations only, and return a network, not a verdict. Each maps (a, b) to a copy of b
+whose hidden units are permuted so that it is close to a.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from weightloom.symmetry import normalize
 
-__all__ = ["Peer", "exchanges_found", "installed", "together"]
+__all__ = ["Peer", "permutations_found", "installed", "together"]
 
 Peer = Callable[[nn.Module, nn.Module], nn.Module]
 
@@ -28,8 +28,11 @@ def linear(net: nn.Module) -> list[nn.Linear]:
 
 
 def weight_matching(a: nn.Module, b: nn.Module) -> nn.Module:
-    """git re-basin's algorithm by hand: layer by layer the exchange with the largest inner product
-    with a's weights, until none changes."""
+    """git re-basin's algorithm by hand.
+
+    Layer by layer, the permutation with the largest inner product with a's weights, until no
+    permutation changes.
+    """
     first, second = linear(a), linear(b)
     order = [torch.arange(layer.out_features) for layer in first[:-1]]
     for _ in range(SWEEPS):
@@ -40,39 +43,41 @@ def weight_matching(a: nn.Module, b: nn.Module) -> nn.Module:
             after = second[k + 1].weight if last else second[k + 1].weight[order[k + 1]]
             score = first[k].weight @ incoming.T + torch.outer(first[k].bias, second[k].bias)
             score = score + first[k + 1].weight.T @ after
-            _, found = linear_sum_assignment(score.detach().numpy(), maximize=True)
-            new = torch.from_numpy(found)
+            _, columns = linear_sum_assignment(score.detach().numpy(), maximize=True)
+            new = torch.from_numpy(columns)
             moved |= not torch.equal(new, order[k])
             order[k] = new
         if not moved:
             break
-    return exchanged(b, order)
+    return permuted(b, order)
 
 
-def exchanged(net: nn.Module, order: list[torch.Tensor]) -> nn.Module:
+def permuted(net: nn.Module, order: list[torch.Tensor]) -> nn.Module:
     """A copy whose hidden unit i of layer k is unit order[k][i] of the given network."""
-    made = copy.deepcopy(net)
-    for k, layer in enumerate(linear(made)):
+    permuted_copy = copy.deepcopy(net)
+    for k, layer in enumerate(linear(permuted_copy)):
         if k < len(order):
             layer.weight.copy_(layer.weight[order[k]])
             layer.bias.copy_(layer.bias[order[k]])
         if k > 0:
             layer.weight.copy_(layer.weight[:, order[k - 1]])
-    return made
+    return permuted_copy
 
 
 def rebasin(a: nn.Module, b: nn.Module) -> nn.Module:
     """rebasin as its README uses it; the input is only traced."""
     from rebasin import PermutationCoordinateDescent
 
-    made = copy.deepcopy(b)
-    descent = PermutationCoordinateDescent(a, made, torch.randn(2, linear(a)[0].in_features))
+    permuted_copy = copy.deepcopy(b)
+    descent = PermutationCoordinateDescent(
+        a, permuted_copy, torch.randn(2, linear(a)[0].in_features)
+    )
     descent.rebasin()
-    return made
+    return permuted_copy
 
 
 def installed() -> dict[str, Peer]:
-    """The peers that can be measured here; where rebasin is missing, that is said."""
+    """The peers that can be measured here; prints a line if rebasin is missing."""
     peers: dict[str, Peer] = {"weight matching": weight_matching}
     if find_spec("rebasin") is None:
         print("rebasin is not installed and is left out; benchmarks/README.md says how to add it")
@@ -89,8 +94,8 @@ def together(a: nn.Module, b: nn.Module) -> bool:
     )
 
 
-def exchanges_found(a: nn.Module, b: nn.Module) -> bool:
-    """Whether b is a up to scales and signs, unit by unit: the exchanges were the right ones.
+def permutations_found(a: nn.Module, b: nn.Module) -> bool:
+    """Whether b is a up to scales and signs, unit by unit: the permutations were the right ones.
 
     It is weightloom that takes the scales and signs out here, so this is kinder to a peer than what
     a user of it sees (`together`).

@@ -1,4 +1,4 @@
-"""Timing on a machine that is not ours alone: short bursts, round after round, in mixed order.
+"""Timing on a shared machine: short bursts, round after round, in mixed order.
 
 In each round every contender runs once for a short burst, in an order drawn anew, so a slow
 minute hits all alike. A burst is one untimed call (caches, memory) and a few timed ones, of which
@@ -61,7 +61,7 @@ def measure(
 
 
 def _burst_length(entry: Entry | Floor, kind: str, wanted: float = 0.03) -> int:
-    """3 to 7 timed calls, fewer (but one at least) for those who need longer than the burst."""
+    """3 to 7 timed calls, fewer (but at least one) if they take longer than the burst."""
     estimate = _burst(entry.action(kind), 2)
     entry.rest()
     return 1 if estimate > 5 * wanted else max(3, min(7, round(wanted / estimate)))

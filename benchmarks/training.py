@@ -1,4 +1,4 @@
-"""How much does it save to train many seeds at once? Against one by one, and a hand-written loop.
+"""How much faster is training many seeds at once than one by one, or than a hand-written loop?
 
 The hypernetwork of Figure 3 (a) of "On the Modularity of Hypernetworks": f 1000-100-100-N_g,
 g 1000-10-1, batches of 200 pairs, SGD. Every seed has its own target values, data and initial
@@ -176,8 +176,8 @@ def main() -> None:
     print(" ".join(f"{key}: {value};" for key, value in record["machine"].items()))
     pairs = [make_pairs(seed) for seed in range(seeds[-1])]
     peak = sgemm_peak()
-    found = compare(pairs, seeds, rounds)
-    for count, times in found.items():
+    timings = compare(pairs, seeds, rounds)
+    for count, times in timings.items():
         print(_table(count, times))
         record["seeds"][count] = {name: list(t.seconds) for name, t in times.items()}
     record["sgemm_peak"] = max(peak, sgemm_peak())
@@ -186,20 +186,21 @@ def main() -> None:
     for kind, share in sorted(record["shares"].items(), key=lambda item: -item[1]):
         print(f"  {kind:<24}{share:6.1%}")
     print(
-        f"sgemm peak in this run: {record['sgemm_peak'] / 1e9:.0f} GFLOP/s; {_share(found, record)}"
+        f"sgemm peak in this run: {record['sgemm_peak'] / 1e9:.0f} GFLOP/s; "
+        f"{_share(timings, record)}"
     )
-    print(_bar(found[seeds[-1]], seeds[-1]))
+    print(_bar(timings[seeds[-1]], seeds[-1]))
     if options.json:
         options.json.write_text(json.dumps(record, indent=1))
     if options.plot:
-        _plot(found, options.plot)
+        _plot(timings, options.plot)
 
 
-def _share(found: dict[int, dict[str, Times]], record: dict[str, Any]) -> str:
+def _share(timings: dict[int, dict[str, Times]], record: dict[str, Any]) -> str:
     """How near the stacked step comes to it. Products of forward and backward, by hand."""
     contracted = 2 * BATCH * D * HIDDEN * FEATURES * 2  # x with the table; the table's gradient
     encoder = 2 * BATCH * (D * FEATURES * 2 + FEATURES * FEATURES * 3)
-    median = found[max(found)]["weightloom, together"].median
+    median = timings[max(timings)]["weightloom, together"].median
     return f"together reaches {(contracted + encoder) / median / record['sgemm_peak']:.0%} of it"
 
 
@@ -224,16 +225,16 @@ def _bar(times: dict[str, Times], count: int) -> str:
     )
 
 
-def _plot(found: dict[int, dict[str, Times]], path: Path) -> None:
+def _plot(timings: dict[int, dict[str, Times]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    counts = sorted(found)
+    counts = sorted(timings)
     for name, marker in zip(WAYS, "osD", strict=True):
-        values = [found[count][name] for count in counts]
+        values = [timings[count][name] for count in counts]
         middle = [value.median * 1e3 for value in values]
         low = [m - value.quartiles[0] * 1e3 for m, value in zip(middle, values, strict=True)]
         high = [value.quartiles[1] * 1e3 - m for m, value in zip(middle, values, strict=True)]

@@ -43,7 +43,7 @@ class Workload:
         return Data(x, condition, normal(self.conditions, *shape))
 
     def start(self) -> Start:
-        """Weights drawn so that the generated networks keep the scale of their activations."""
+        """Weights sampled so that the generated networks keep the scale of their activations."""
         generator = torch.Generator().manual_seed(2)
 
         def normal(deviation: float, *shape: int) -> Tensor:
@@ -75,7 +75,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Start:
-    """The numbers everybody starts from, in the layout of `nn.Linear`."""
+    """The initial weights of every contender, in the layout of `nn.Linear`."""
 
     encoder: tuple[tuple[Tensor, Tensor], ...]  # (weight [out, in], bias [out]) of each layer
     head_weight: Tensor  # [N_g, k], rows in the order of the primary's named_parameters()
@@ -92,7 +92,7 @@ class Start:
 
     @property
     def parameters(self) -> int:
-        """What everybody trains: encoder and head."""
+        """What every contender trains: encoder and head."""
         encoder = sum(weight.numel() + bias.numel() for weight, bias in self.encoder)
         return encoder + self.head_weight.numel() + self.head_bias.numel()
 
@@ -103,7 +103,7 @@ class Start:
         return dict(zip(self.shapes, zip(weights, biases, strict=True), strict=True))
 
     def make_encoder(self) -> nn.Sequential:
-        """f without its last layer, as everybody uses it who brings their own encoder."""
+        """f without its last layer, for contenders that take an encoder."""
         modules: list[nn.Module] = []
         for weight, bias in self.encoder:
             layer = nn.Linear(weight.shape[1], weight.shape[0])
@@ -113,7 +113,7 @@ class Start:
 
 
 def fill(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    """Copy weight and bias into a Linear layer, whoever made it."""
+    """Copy weight and bias into any Linear layer."""
     with torch.no_grad():
         layer.weight.copy_(weight)  # type: ignore[operator]
         layer.bias.copy_(bias)  # type: ignore[operator]

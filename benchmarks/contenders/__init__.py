@@ -1,4 +1,4 @@
-"""Who takes part: one file for each family. `collect` gathers them, and says who is missing."""
+"""The contenders, one file for each family. `collect` gathers them and lists missing ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PEERS = ["hypnettorch_", "hyperlight_", "hyper_nn_", "torchhyper_"]
 
 def collect(key: str, peers: bool, compiled: bool) -> tuple[list[Contender], dict[str, str]]:
     """The contenders of a workload, and {family: reason} of those that cannot be measured."""
-    found: list[Contender] = []
+    contenders: list[Contender] = []
     missing: dict[str, str] = {}
     for name in OWN + (PEERS if peers else []):
         try:
             family = importlib.import_module(f"contenders.{name}")
-            found += family.contenders(key)
+            contenders += family.contenders(key)
         except Exception as error:  # old libraries break in many ways when imported
             missing[name.rstrip("_")] = f"{type(error).__name__}: {error}"
-    return [c for c in found if compiled or not c.compiled], missing
+    return [c for c in contenders if compiled or not c.compiled], missing

@@ -44,14 +44,14 @@ class Readme(nn.Module):
         for layer, (weight, bias) in zip(linears, [*start.encoder, head], strict=True):
             fill(layer, weight, bias)
 
-    def one(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    def condition_output(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         with self.main.using_externals(weights):
             return self.main(x)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         weights = self.hypernet(h=condition)
         rows = ({name: w[i] for name, w in weights.items()} for i in range(len(x)))
-        return torch.stack([self.one(row, x[i]) for i, row in enumerate(rows)])
+        return torch.stack([self.condition_output(row, x[i]) for i, row in enumerate(rows)])
 
 
 class Unbound(Readme):
@@ -59,12 +59,14 @@ class Unbound(Readme):
         weights = self.hypernet(h=condition)
         rows = zip(*(w.unbind() for w in weights.values()), strict=True)
         named = (dict(zip(weights, row, strict=True)) for row in rows)
-        return torch.stack([self.one(w, row) for w, row in zip(named, x.unbind(), strict=True)])
+        return torch.stack(
+            [self.condition_output(w, row) for w, row in zip(named, x.unbind(), strict=True)]
+        )
 
 
 class Vmapped(Readme):
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        return vmap(self.one)(self.hypernet(h=condition), x)
+        return vmap(self.condition_output)(self.hypernet(h=condition), x)
 
 
 def contenders(key: str) -> list[Contender]:

@@ -19,11 +19,11 @@ class Vmapped(WrittenWeights):
         self.names = list(start.shapes)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        def one(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        def call_primary(weights: dict[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(self.primary[0], weights, (x,))
 
         weights = dict(zip(self.names, self.weights(condition), strict=True))
-        return vmap(one)(weights, x)
+        return vmap(call_primary)(weights, x)
 
 
 class InPlace(Vmapped):
@@ -37,5 +37,5 @@ class InPlace(Vmapped):
 
 
 def contenders(key: str) -> list[Contender]:
-    found = Contender("functional_call + vmap", "torch.func", Vmapped).also_compiled()
-    return [*found, Contender("functional_call + vmap, in-place ReLU", "torch.func", InPlace)]
+    vmapped = Contender("functional_call + vmap", "torch.func", Vmapped).also_compiled()
+    return [*vmapped, Contender("functional_call + vmap, in-place ReLU", "torch.func", InPlace)]

@@ -50,16 +50,16 @@ class Readme(nn.Module):
         for layer, (weight, bias) in zip(linears, layers, strict=True):
             fill(layer, weight, bias)
 
-    def one(self, x: Tensor, condition: Tensor) -> Tensor:
+    def condition_output(self, x: Tensor, condition: Tensor) -> Tensor:
         return functional_call(self.downstream, self.hyper(condition), x)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        return torch.stack([self.one(*row) for row in zip(x, condition, strict=True)])
+        return torch.stack([self.condition_output(*row) for row in zip(x, condition, strict=True)])
 
 
 class Vmapped(Readme):
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        return vmap(self.one)(x, condition)
+        return vmap(self.condition_output)(x, condition)
 
 
 def contenders(key: str) -> list[Contender]:

@@ -1,4 +1,4 @@
-"""What a person who knows PyTorch well writes by hand, for each workload. This is the bar.
+"""What a person who knows PyTorch well writes by hand, for each workload: the reference for speed.
 
 Variants that lost are kept where they are what most people would write (bmm on written weights,
 a loop); variants that lost and that nobody would write are only named in the README.

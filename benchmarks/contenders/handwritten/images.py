@@ -118,11 +118,11 @@ class Vmapped(Images):
     """vmap over the convolutions only; it becomes a grouped convolution for each layer."""
 
     def convolve(self, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        def one(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        def convolve_condition(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
             hidden = F.conv2d(x, w1, b1, padding=1).relu_()
             return F.conv2d(hidden, w2, b2, padding=1).relu_().flatten(1)
 
-        return vmap(one)(x, w1, b1, w2, b2)
+        return vmap(convolve_condition)(x, w1, b1, w2, b2)
 
 
 class Loop(Images):

@@ -69,9 +69,9 @@ class Loop(WrittenWeights):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         rows = zip(x.unbind(), *(w.unbind() for w in self.weights(condition)), strict=True)
-        return torch.stack([self._one(row[0], row[1:]) for row in rows])
+        return torch.stack([self._condition_output(row[0], row[1:]) for row in rows])
 
-    def _one(self, x: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
+    def _condition_output(self, x: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
         last = len(weights) - 2
         for i in range(0, len(weights), 2):
             x = F.linear(x, weights[i], weights[i + 1])
@@ -98,15 +98,15 @@ class Chain(torch.autograd.Function):
         (grad,) = outputs
         depth = len(ctx.saved_tensors) // 2
         inputs, weights = ctx.saved_tensors[:depth], ctx.saved_tensors[depth:]
-        found: list[Tensor | None] = []
+        gradients: list[Tensor | None] = []
         for x, weight in zip(reversed(inputs), reversed(weights), strict=True):
             # x^T grad, then transposed: grad^T x is 5 times slower where x has 2 columns.
             by_weight = torch.bmm(x.transpose(1, 2), grad).transpose(1, 2)
-            found = [by_weight, grad.sum(1), *found]
-            if len(found) < 2 * depth:
+            gradients = [by_weight, grad.sum(1), *gradients]
+            if len(gradients) < 2 * depth:
                 grad = torch.bmm(grad, weight)
                 torch.ops.aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
-        return (None, *found)
+        return (None, *gradients)
 
 
 class WrittenOut(WrittenWeights):

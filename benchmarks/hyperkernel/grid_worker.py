@@ -1,4 +1,4 @@
-"""One fit of kernel_grid.py, in a process of its own: SYSTEM IMAGES SIDE THREADS DATA."""
+"""One fit of grid.py, in a process of its own: SYSTEM IMAGES SIDE THREADS DATA."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import torch
-from kernel_gram import images_of
 
+from hyperkernel.gram import images_of
 from weightloom.kernels import FourierFeatures, HyperKernel, HyperKernelRegressor, Tower
 
 
@@ -57,8 +57,8 @@ def main() -> None:
 
 def _images(count: int, side: int, data: Path) -> torch.Tensor:
     """The first images, in [0, 1], shrunk to side x side by area averages: [count, side^2]."""
-    found, _ = images_of(count, data)
-    pixels = torch.as_tensor(found, dtype=torch.float64).view(count, 1, 28, 28)
+    images, _ = images_of(count, data)
+    pixels = torch.as_tensor(images, dtype=torch.float64).view(count, 1, 28, 28)
     return torch.nn.functional.interpolate(pixels, (side, side), mode="area").view(count, -1)
 
 
@@ -74,7 +74,7 @@ def _dgemm() -> float:
 
 
 def _flops(system: str, n: int, P: int, iterations: int) -> float:
-    """Of the factors, and of the products in each iteration; what else there is is not counted."""
+    """Operations of the factors and of the products in each iteration; others are not counted."""
     if system == "torus":
         side = round(P**0.5)
         return (side // 2 + 1) ** 2 * n**3 / 3

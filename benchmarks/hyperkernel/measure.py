@@ -1,4 +1,4 @@
-"""What every worker of kernel_gram.py does around its calls. numpy only: the peer has no torch."""
+"""What every worker of gram.py does around its calls. numpy only: the peer has no torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Regression on every pixel: seconds, memory and residual against images and pixels.
 
 n images of side x side pixels, the hyperkernel (f two hidden layers, g one), ridge 1e-3, to a
-residual of 1e-6. Every fit runs in a process of its own (kernel_grid_worker.py), so that its CPU
+residual of 1e-6. Every fit runs in a process of its own (grid_worker.py), so that its CPU
 seconds and its peak memory are its own; the products of that process (dgemm and sgemm, measured
 before the fit) are the machine's peak beside it.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from workers import run_module
 
 __all__ = ["grid"]
 
@@ -40,10 +40,10 @@ def grid(options: argparse.Namespace) -> dict[str, Any]:
         if options.json:  # what was measured is kept if the next one fails
             options.json.write_text(json.dumps({"grid": {"runs": runs}}, indent=1))
     exponents = {system: _exponents(runs, system) for system in BARS}
-    for system, found in exponents.items():
+    for system, exponent in exponents.items():
         print(
-            f"{system}: CPU seconds grow as images^{found['images']:.2f}, as pixels^"
-            f"{found['pixels']:.2f} over the sizes above"
+            f"{system}: CPU seconds grow as images^{exponent['images']:.2f}, as pixels^"
+            f"{exponent['pixels']:.2f} over the sizes above"
         )
     bars = [] if options.quick else _bars(runs)
     print("\n".join(bars))
@@ -63,12 +63,8 @@ def _cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:
 
 
 def _run(system: str, images: int, side: int, options: argparse.Namespace) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("kernel_grid_worker.py")),
-        *(system, str(images), str(side), str(options.threads), str(options.data)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    arguments = (system, images, side, options.threads, options.data)
+    done = run_module("hyperkernel.grid_worker", *arguments)
     if done.returncode:
         raise SystemExit(f"{system}, {images} images of side {side}, failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -3,7 +3,7 @@
 Every contender gets the points as a user has them: an image for each point [N, 784], and
 coordinates [N, 2]; all but weightloom get the features of the coordinates [N, 256] ready made, and
 those written by hand know which points share an image. Each runs in a process of its own
-(kernel_worker.py), so that its peak memory can be read: one untimed call, for compilers and because
+(worker.py), so that its peak memory can be read: one untimed call, for compilers and because
 virtual machines may hand out memory slowly the first time, then the timed ones.
 """
 
@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,10 +23,11 @@ from typing import Any
 import mpmath
 import numpy as np
 import torch
-from kernel_measure import ROWS
 from timing import Times, median_ratio
 from tqdm import tqdm
+from workers import run_module
 
+from hyperkernel.measure import ROWS
 from weightloom.kernels import FourierFeatures
 
 __all__ = ["CONTENDERS", "gram", "images_of"]
@@ -66,23 +65,23 @@ def gram(options: argparse.Namespace) -> dict[str, Any]:
     N = images * pixels
     names = _present(options)
     order = random.Random(0)
-    found: dict[str, list[Result]] = {name: [] for name in names}
+    results: dict[str, list[Result]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         source = write_points(Path(folder), images, pixels, options.data)
         print(f"\ngram: N = {N:,} ({images:,} images x {pixels} pixels), {source}, float64")
         for _ in tqdm(range(rounds), desc="rounds", leave=False):
             for name in order.sample(names, len(names)):
-                found[name].append(_run(name, Path(folder), options))
-        digits = _all_digits(found, Truth(Path(folder)))
-    print(_table(found, digits))
-    bars = [] if OURS not in found else _bars(found, digits)
+                results[name].append(_run(name, Path(folder), options))
+        digits = _all_digits(results, Truth(Path(folder)))
+    print(_table(results, digits))
+    bars = [] if OURS not in results else _bars(results, digits)
     print("\n".join(bars))
     return {
         "points": N,
         "images": source,
         "bars": bars,
         "digits": digits,
-        **{name: [_plain(result) for result in results] for name, results in found.items()},
+        **{name: [_plain(run) for run in runs] for name, runs in results.items()},
     }
 
 
@@ -128,12 +127,12 @@ def _present(options: argparse.Namespace) -> list[str]:
 def _run(name: str, folder: Path, options: argparse.Namespace) -> Result:
     peer = name.startswith(PEER)
     python = options.neural_tangents if peer else sys.executable
-    script = Path(__file__).with_name("kernel_peer.py" if peer else "kernel_worker.py")
-    command = [python, str(script), name, str(folder), str(options.threads)]
+    module = "hyperkernel.peer" if peer else "hyperkernel.worker"
     # jax has no option for its threads: it takes as many as the process may use cores.
     threads = str(options.threads)
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    environment = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+    arguments = (name, folder, threads)
+    done = run_module(module, *arguments, python=python, environment=environment)
     if done.returncode:
         killed = " (killed: was there too little memory?)" if done.returncode < 0 else ""
         raise SystemExit(f"{name} failed{killed}:\n{done.stderr[-2000:]}")
@@ -210,27 +209,27 @@ class Truth:
         return value, 1 - t / mpmath.pi
 
 
-def _all_digits(found: dict[str, list[Result]], truth: Truth) -> dict[str, float]:
-    first = next(iter(found.values()))
-    last = list(found.values())[-1]
+def _all_digits(results: dict[str, list[Result]], truth: Truth) -> dict[str, float]:
+    first = next(iter(results.values()))
+    last = list(results.values())[-1]
     return {
-        name: _digits(results, last if results is first else first, truth)
-        for name, results in found.items()
+        name: _digits(runs, last if runs is first else first, truth)
+        for name, runs in results.items()
     }
 
 
-def _table(found: dict[str, list[Result]], digits: dict[str, float]) -> str:
-    base = found.get(OURS) or next(iter(found.values()))
+def _table(results: dict[str, list[Result]], digits: dict[str, float]) -> str:
+    base = results.get(OURS) or next(iter(results.values()))
     lines = [
         f"{'':<28}{'seconds':>9}{'[quartiles]':>20}{'CPU s':>8}{'ratio':>8}{'[quartiles]':>18}"
         f"{'peak GB':>9}{'digits':>8}"
     ]
-    for name, results in found.items():
-        times = _times(results)
+    for name, runs in results.items():
+        times = _times(runs)
         low, high = times.quartiles
         ratio = median_ratio(times, _times(base))
-        cpu = float(np.median([result.cpu for result in results]))
-        peak = max(result.peak for result in results) / 1e9
+        cpu = float(np.median([run.cpu for run in runs]))
+        peak = max(run.peak for run in runs) / 1e9
         lines.append(
             f"  {name:<26}{times.median:9.2f}{f'[{low:.2f} .. {high:.2f}]':>20}{cpu:8.1f}"
             f"{ratio[0]:8.1f}{f'[{ratio[1]:.1f} .. {ratio[2]:.1f}]':>18}{peak:9.2f}"
@@ -244,10 +243,10 @@ def _table(found: dict[str, list[Result]], digits: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
-def _bars(found: dict[str, list[Result]], digits: dict[str, float]) -> list[str]:
-    if PEER not in found:
+def _bars(results: dict[str, list[Result]], digits: dict[str, float]) -> list[str]:
+    if PEER not in results:
         return [f"not measured: the bars against {PEER}, which took no part"]
-    ours, peer = found[OURS], found[PEER]
+    ours, peer = results[OURS], results[PEER]
     ratio, low, high = median_ratio(_times(peer), _times(ours))
     memory = max(r.peak for r in ours) / max(r.peak for r in peer)
     return [

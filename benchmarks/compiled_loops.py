@@ -1,4 +1,4 @@
-"""Why the loops of weightloom.kernels.fused are numba's: other ways that install without trouble.
+"""Why weightloom.kernels.fused uses numba: a comparison with torch in blocks and torch.compile.
 
 From tables over distinct images and pixels to the Gram matrix (f depth 3, g depth 2, ReLU,
 hyperkernel), upper half computed, lower mirrored, the same for all. CPU seconds count: with two
@@ -20,8 +20,8 @@ from timing import Times, median_ratio
 from torch import Tensor
 
 from weightloom.kernels import HyperKernel, Tower, fused
-from weightloom.kernels.covariance import Covariance
-from weightloom.kernels.parts import ConditionPart
+from weightloom.kernels.covariance import ConditionPart, Covariance
+from weightloom.linalg.memory import empty
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def make(images: int, pixels: int) -> Tables:
 
 def numba_loops(t: Tables) -> Tensor:
     where = t.image, t.pixel
-    out = fused.empty(len(t.image), len(t.image), torch.float64)
+    out = empty((len(t.image), len(t.image)), torch.float64)
     return fused.join(t.kernel, t.condition, t.points, where, where, out, symmetric=True)
 
 
@@ -74,7 +74,7 @@ def blocks(t: Tables, side: int, function: Callable[..., Tensor]) -> Tensor:
     cov, tangent = t.condition.covariance, t.condition.ntk
     scale = (cov.left.flatten()[t.image] * t.points.left.flatten()[t.pixel]).sqrt()
     N = len(t.image)
-    out = fused.empty(N, N, torch.float64)
+    out = empty((N, N), torch.float64)
     parts = [slice(start, min(start + side, N)) for start in range(0, N, side)]
     tables = cov.gap, tangent, t.points.gap
     for a, i in enumerate(parts):

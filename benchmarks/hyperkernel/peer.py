@@ -1,4 +1,4 @@
-"""The Gram matrix assembled from neural-tangents, for kernel_gram.py: NAME FOLDER THREADS.
+"""The Gram matrix assembled from neural-tangents, for gram.py: NAME FOLDER THREADS.
 
 Run by an interpreter of its own: neural-tangents 0.6.5 needs jax 0.5.3 and tf2jax 0.3.6 (it does
 not import with jax 0.6 or newer). It has no hypernetworks. By hand: the kernels S and Theta_f of f;
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernel_measure import report
+
+from hyperkernel.measure import report
 
 
 def main() -> None:

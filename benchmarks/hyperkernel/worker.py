@@ -1,4 +1,4 @@
-"""One contender of kernel_gram.py, in a process of its own: NAME FOLDER THREADS."""
+"""One contender of gram.py, in a process of its own: NAME FOLDER THREADS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernel_measure import report
+
+from hyperkernel.measure import report
 
 BLOCK = 200
 """rows at once, by hand: a few arrays of 32 MB; larger and smaller blocks were no faster"""

@@ -1,0 +1,1 @@
+"""The parts of operators.py: the systems to solve (`problems`), and one solve (`worker`)."""
