@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import ast
 import io
+import sys
 import tokenize
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent.parent / "src"
+sys.path.insert(0, str(Path(__file__).parent))
+from markup import fence
+
+ROOT = Path(__file__).parent.parent.parent
+#: The library, and the papers beside it.
+SOURCES = [ROOT / "src", ROOT / "papers" / "src"]
 
 #: Page -> its title and the packages on it. Everything here is public.
 PAGES = {
-    "api/models.md": ("models: hypernetworks and their rival", ["weightloom.models"]),
+    "api/hyper.md": ("hyper: hypernetworks and their rivals", ["weightloom.hyper"]),
+    "api/hyper-rows.md": ("hyper.rows: one set of weights per row", ["weightloom.hyper.rows"]),
+    "api/networks.md": (
+        "networks: what a network is",
+        ["weightloom.networks", "weightloom.networks.activations"],
+    ),
     "api/training.md": ("training: one loop for one model or many", ["weightloom.training"]),
     "api/kernels.md": (
         "kernels: infinite width",
@@ -23,16 +34,35 @@ PAGES = {
     "api/construct.md": ("construct: networks by hand", ["weightloom.construct"]),
     "api/construct-shallow.md": ("construct.shallow", ["weightloom.construct.shallow"]),
     "api/construct-deep.md": ("construct.deep", ["weightloom.construct.deep"]),
-    "api/construct-near-init.md": ("construct.near_init", ["weightloom.construct.near_init"]),
     "api/construct-pieces.md": ("construct.pieces", ["weightloom.construct.pieces"]),
-    "api/construct-separation.md": ("construct.separation", ["weightloom.construct.separation"]),
     "api/data.md": ("data: image sets and target functions", ["weightloom.data"]),
-    "api/lab.md": ("lab: running and remembering", ["weightloom.lab", "weightloom.experiments"]),
-    "api/verify.md": ("verify: claims and their checks", ["weightloom.verify"]),
-    "api/weights.md": ("weights: calling a network with given ones", ["weightloom.weights"]),
     "api/linalg.md": ("linalg: solving by structure", ["weightloom.linalg"]),
+    "api/demo.md": ("demo: the main job", ["weightloom.demo"]),
     "api/errors.md": ("errors: what can go wrong", ["weightloom.errors"]),
+    "papers/api/lab.md": (
+        "lab: running experiments and storing results",
+        ["weightloom_papers.lab", "weightloom_papers.experiments"],
+    ),
+    "papers/api/claims.md": (
+        "claims: what the papers state, and how it is checked",
+        [
+            "weightloom_papers.claims",
+            "weightloom_papers.records",
+            "weightloom_papers.catalogue",
+            "weightloom_papers.papers",
+        ],
+    ),
+    "papers/api/deep-learning-theory.md": (
+        "deep_learning_theory: near initialisation, and bounds as printed",
+        [
+            "weightloom_papers.deep_learning_theory.near_init",
+            "weightloom_papers.deep_learning_theory.printed",
+        ],
+    ),
+    "papers/api/depth-separation.md": ("depth_separation", ["weightloom_papers.depth_separation"]),
 }
+#: Where the names of ``weightloom.__all__`` are documented.
+TOP = ("weightloom.hyper", "weightloom.networks")
 
 
 @dataclass(frozen=True)
@@ -45,8 +75,12 @@ class Group:
 
 def package_file(package: str) -> Path:
     """The file that defines a package's or module's ``__all__``."""
-    path = SOURCE / package.replace(".", "/")
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for source in SOURCES:
+        path = source / package.replace(".", "/")
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.exists():
+                return file
+    raise FileNotFoundError(f"{package} is in none of {', '.join(map(str, SOURCES))}")
 
 
 def _public_list(tree: ast.Module) -> ast.List | None:
@@ -69,23 +103,23 @@ def groups(package: str) -> list[Group]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT and public.lineno < token.start[0] < public.end_lineno
     }
-    found: list[Group] = []
+    result: list[Group] = []
     pending = dict(sorted(comments.items()))
     for element in public.elts:
         if not isinstance(element, ast.Constant):  # *names of another folder
             continue
         above = [line for line in pending if line < element.lineno]
         if above:
-            found.append(Group(" ".join(pending.pop(line) for line in above)))
-        elif not found:
-            found.append(Group(""))
-        found[-1].names.append(element.value)
-    return found
+            result.append(Group(" ".join(pending.pop(line) for line in above)))
+        elif not result:
+            result.append(Group(""))
+        result[-1].names.append(element.value)
+    return result
 
 
 def summary(package: str) -> str:
     """The package's own docstring, as text of its page."""
-    return ast.get_docstring(ast.parse(package_file(package).read_text())) or ""
+    return fence(ast.get_docstring(ast.parse(package_file(package).read_text())) or "")
 
 
 def home(package: str, name: str) -> str:
@@ -93,7 +127,7 @@ def home(package: str, name: str) -> str:
     for _, packages in PAGES.values():
         for other in packages:
             deeper = other.startswith(package + ".")
-            if deeper and any(name in group.names for group in groups(other)):
+            if deeper and name in _names(other):
                 return f"{other}.{name}"
     return f"{package}.{name}"
 
@@ -108,19 +142,24 @@ def identifier(package: str, name: str) -> str:
 
 def addresses() -> dict[str, str]:
     """Every public dotted name -> where it is documented (``page.md#anchor``)."""
-    found = {}
+    places = {}
     for page, (_, packages) in PAGES.items():
         for package in packages:
-            found[package] = page
-            for name in (name for group in groups(package) for name in group.names):
+            places[package] = page
+            for name in _names(package):
                 if home(package, name) == f"{package}.{name}":
-                    found[f"{package}.{name}"] = f"{page}#{identifier(package, name)}"
+                    places[f"{package}.{name}"] = f"{page}#{identifier(package, name)}"
     for package in (package for _, packages in PAGES.values() for package in packages):
-        for name in (name for group in groups(package) for name in group.names):
-            found.setdefault(f"{package}.{name}", found.get(home(package, name), ""))
-    short = {f"weightloom.{name.split('.', 2)[2]}": address for name, address in found.items()
-             if name.startswith("weightloom.models.")}  # fmt: skip
-    return {name: address for name, address in {**short, **found}.items() if address}
+        for name in _names(package):
+            places.setdefault(f"{package}.{name}", places.get(home(package, name), ""))
+    for name, package in ((name, package) for package in TOP for name in _names("weightloom")):
+        if address := places.get(f"{package}.{name}"):
+            places.setdefault(f"weightloom.{name}", address)
+    return {name: address for name, address in places.items() if address}
+
+
+def _names(package: str) -> list[str]:
+    return [name for group in groups(package) for name in group.names]
 
 
 def markdown(page: str) -> str:
@@ -143,7 +182,7 @@ def _entry(package: str, name: str) -> list[str]:
     place = home(package, name)
     page = next((page for page, (_, packages) in PAGES.items() if place in packages), None)
     if page is not None:
-        return [f"- [`{name}`]({page.removeprefix('api/')}): {summary(place).splitlines()[0]}"]
+        return [f"- [`{name}`]({Path(page).name}): {summary(place).splitlines()[0]}"]
     if place != f"{package}.{name}":
         deeper = place.rsplit(".", 1)[0]
         return [f"- [`{place.removeprefix('weightloom.')}`][{identifier(deeper, name)}]"]

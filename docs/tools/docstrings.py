@@ -1,30 +1,15 @@
-"""How docstrings become pages: examples as code, indented lists of arguments as lists."""
+"""How docstrings become pages: a griffe extension, named in mkdocs.yml."""
 
 from __future__ import annotations
 
-import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import griffe
 
-EXAMPLE = re.compile(r"(?m)^>>> .*\n?(?:(?!\s*$).*\n?)*")
-ARGUMENTS = re.compile(r"(?m)^(\S.*:)\n((?:    \w+: .*\n?(?:     +\S.*\n?)*)+)")
-
-
-def fence(text: str) -> str:
-    """The docstring with each run of ``>>>`` lines fenced."""
-    return EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```\n", text).rstrip()
-
-
-def itemise(text: str) -> str:
-    """The docstring with ``name: what it is`` lines, indented under a line that ends in a colon,
-    as a list."""
-
-    def listed(found: re.Match[str]) -> str:
-        items = re.sub(r"(?m)^    (\w+): ", r"- `\1`: ", found[2].rstrip())
-        return f"{found[1]}\n\n{items}\n"
-
-    return ARGUMENTS.sub(listed, text).rstrip()
+sys.path.insert(0, str(Path(__file__).parent))
+from markup import fence, itemise
 
 
 class Docstrings(griffe.Extension):

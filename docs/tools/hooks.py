@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _linked(text: str, origin: str, here: str) -> str:
     text = LINK.sub(lambda link: link[1] + _target(link[2], origin, here), text)
-    if here.startswith("api/"):
+    if "api/" in here:
         return text
     lines = text.split("\n")
     return "\n".join(
@@ -103,9 +103,9 @@ def _source_text(path: str) -> str:
 def _span(span: re.Match[str], here: str) -> str:
     """A link to the API for a public name; other code stays as it is."""
     name = span[1].removeprefix("wl.").removeprefix("weightloom.")
-    address = ADDRESSES.get(f"weightloom.{name}") or _by_ending(name)
-    folder = "#" not in (address or "") and name == span[1]  # a bare word, such as `verify`
-    if not address or folder:
+    address = ADDRESSES.get(f"weightloom.{name}") or ADDRESSES.get(name) or _by_ending(name)
+    word = "#" not in (address or "") and "." not in span[1]  # a bare word, such as `training`
+    if not address or word:
         return span.group()
     return f"[{span.group()}]({os.path.relpath(address, os.path.dirname(here) or '.')})"
 
@@ -115,5 +115,5 @@ def _by_ending(name: str) -> str | None:
     telling = "." in name or "_" in name or re.match(r"[A-Z]\w*[a-z]\w*[A-Z]", name)
     if not telling:
         return None
-    found = {address for full, address in ADDRESSES.items() if full.endswith("." + name)}
-    return found.pop() if len(found) == 1 else None
+    candidates = {address for full, address in ADDRESSES.items() if full.endswith("." + name)}
+    return candidates.pop() if len(candidates) == 1 else None
