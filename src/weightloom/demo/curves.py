@@ -7,6 +7,7 @@ function of two angles, between the conditions x and between the points z.
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -22,7 +23,6 @@ from weightloom.kernels.gradient_step import (
     ORDERS,
     Shape,
     exponent,
-    median,
     resampled_margin,
     same_example,
 )
@@ -79,7 +79,7 @@ def orders(setting: str, depth: int, widths: list[int], draws: int) -> dict[str,
     rows = []
     for order in ORDERS:
         values = [_orders(setting, depth, layers, width, draws)[order] for width in widths]
-        medians = [median(sample) for sample in values]
+        medians = [statistics.median(sample) if sample else math.nan for sample in values]
         rows.append(
             {
                 "order": order,

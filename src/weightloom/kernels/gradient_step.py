@@ -44,7 +44,6 @@ __all__ = [
     "step_terms",
     # how they depend on the width
     "exponent",
-    "median",
     "resampled_margin",
 ]
 
@@ -232,11 +231,6 @@ def same_example(
 def exponent(depth: int, order: int) -> int:
     """The exponent p of K^(r) ~ n^p in Theorem 1."""
     return min(0, depth - order)
-
-
-def median(values: Sequence[float]) -> float:
-    """The median; NaN without values, the mean of the middle two for an even number."""
-    return float(torch.tensor(values, dtype=torch.float64).quantile(0.5)) if values else math.nan
 
 
 def resampled_margin(x: Sequence[float], samples: Sequence[Sequence[float]]) -> float:

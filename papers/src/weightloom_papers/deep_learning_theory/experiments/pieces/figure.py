@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -144,7 +145,7 @@ def _noise(panel: Axes, results: Sequence[Result]) -> None:
                     result.outcome.metrics["pieces"]
                 )
         noises = sorted(counts)
-        middle = [sorted(counts[n])[len(counts[n]) // 2] for n in noises]
+        middle = [statistics.median_high(counts[n]) for n in noises]
         panel.errorbar(
             noises, middle,
             [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class Family:
         return median_slope(self.widths, self.curves[name])
 
     def medians(self, name: str) -> list[float]:
-        return [sorted(values)[len(values) // 2] for values in self.curves[name]]
+        return [statistics.median_high(values) for values in self.curves[name]]
 
 
 def families(results: Sequence[Result]) -> list[Family]:
@@ -148,8 +149,8 @@ def _explained(claim: str, results: Sequence[Result]) -> Verdict:
     widest = max(here, key=lambda result: float(result.run.config["width"]))
     curves = widest.outcome.curves
     pairs = zip(curves["rest 0.0"][1], curves["series 0.0"][1], strict=True)
-    left = sorted(abs(rest - series) / abs(rest) for rest, series in pairs if rest)
-    middle = left[len(left) // 2] if left else 0.0
+    left = [abs(rest - series) / abs(rest) for rest, series in pairs if rest]
+    middle = statistics.median_high(left) if left else 0.0
     evidence = f"n = {widest.run.config['width']}: they miss {middle:.2g} of it (median)"
     return Verdict(claim, HOLDS if middle < 0.1 else FAILS, evidence)
 

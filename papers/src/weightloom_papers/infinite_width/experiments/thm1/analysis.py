@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from weightloom.kernels.gradient_step import exponent, median, resampled_margin
+from weightloom.kernels.gradient_step import exponent, resampled_margin
 from weightloom_papers.infinite_width.experiments.thm1.experiment import ORDERS, PAIRS, SETTINGS
 from weightloom_papers.lab import Result, ResultTable
-from weightloom_papers.lab.statistics import Slope, fit_slope
+from weightloom_papers.lab.statistics import Slope, fit_slope, median
 from weightloom_papers.lab.tables import Cell
 from weightloom_papers.lab.verdicts import FAILS, HOLDS, NO_DATA, UNCLEAR, Verdict, worst_of
 
