@@ -97,7 +97,7 @@ class TestTheorem5:
         assert result.lower_bound == 2 * result.probability_one
         assert result.error_one == pytest.approx(math.sqrt(exact * (1 - exact) / 200_000), rel=0.05)
 
-    def test_any_ball_by_another_road(self):
+    def test_any_ball_by_another_method(self):
         """Three units: units of the start are matched with those of theta one by one."""
         torch.manual_seed(0)
         units = torch.tensor([[-0.8, 0.6], [0.1, -0.7], [0.7, 0.7]]).double()

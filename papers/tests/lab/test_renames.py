@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from weightloom.cli import main
+from weightloom.errors import ConfigError
 from weightloom_papers.experiments import all_experiments
 from weightloom_papers.lab import Run, Store, database
-from weightloom_papers.lab.runs import RENAMED
+from weightloom_papers.lab.runs import RENAMED, RENAMED_ENTRIES, first_name
 
 #: Written by version 1: all runs of three experiments at smoke scale.
 OLD = Path(__file__).parent / "stores" / "version1.sqlite"
@@ -124,6 +125,30 @@ def test_an_upgraded_store_is_left_as_it_is(old, monkeypatch):
 def test_a_run_keeps_the_key_of_its_first_name(first, name):
     text = json.dumps([first, {"depth": 2}, 3], sort_keys=True, separators=(",", ":"))
     assert Run(name, {"depth": 2}, 3).key == hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def test_an_entry_that_was_renamed_is_read_under_its_new_name(old):
+    with Store(old, create=False, on_corrupt=pytest.fail) as store:
+        configs = [r.run.config for r in store.results() if r.run.experiment.endswith("/fig1a")]
+    assert len(configs) == HELD["fig1a"]
+    assert {config["sampler"] for config in configs} == {"parts", "whole"}
+    assert not any("road" in config for config in configs)
+
+
+@pytest.mark.parametrize("experiment", RENAMED_ENTRIES)
+def test_a_run_keeps_the_key_of_the_first_names_of_its_entries(experiment):
+    for name, first in RENAMED_ENTRIES[experiment].items():
+        text = json.dumps([first_name(experiment), {first: 1}, 3], separators=(",", ":"))
+        run = Run(experiment, {name: 1}, 3)
+        assert run.key == hashlib.sha256(text.encode()).hexdigest()[:32]
+        assert Run(experiment, {first: 1}, 3).config == {name: 1}
+        assert Run("another", {first: 1}, 3).config == {first: 1}
+        with pytest.raises(ConfigError, match=f"config.'{first}'. is config.'{name}'., which was"):
+            Run(experiment, {name: 1, first: 2}, 3)
+
+
+def test_experiments_with_renamed_entries_exist():
+    assert set(RENAMED_ENTRIES) <= set(all_experiments())
 
 
 def test_every_new_name_is_one_of_an_experiment():

@@ -22,7 +22,7 @@ __all__ = [
     # what they hold
     "Config", "Curve", "Scalar", "STATUSES", "INTERRUPTED",
     # identity
-    "digest_of", "RENAMED", "first_name",
+    "digest_of", "RENAMED", "RENAMED_ENTRIES", "first_name",
 ]  # fmt: skip
 
 Scalar = str | int | float | bool | None
@@ -78,11 +78,15 @@ class Run:
             problems.append(f"seed is {self.seed!r}, wanted an int")
         elif not -(2**63) <= self.seed < 2**63:
             problems.append(f"seed is {self.seed}, wanted at most 64 bits")
+        entries = _ENTRIES.get(self.experiment, {}) if isinstance(self.experiment, str) else {}
         plain = {}
-        for name, value in self.config.items():
-            if not isinstance(name, str):
-                problems.append(f"the name {name!r} is not a string")
-            plain[name] = _plain(f"config[{name!r}]", value, problems)
+        for given, value in self.config.items():
+            if not isinstance(given, str):
+                problems.append(f"the name {given!r} is not a string")
+            name = entries.get(given, given)
+            if name in plain:
+                problems.append(f"config[{given!r}] is config[{name!r}], which was given too")
+            plain[name] = _plain(f"config[{given!r}]", value, problems)
         if problems:
             raise ConfigError(
                 f"a run of {self.experiment!r} cannot be stored: {'; '.join(problems)}. "
@@ -94,9 +98,12 @@ class Run:
     def key(self) -> str:
         """A digest of the run's canonical JSON: 32 hexadecimal digits.
 
-        An experiment that was renamed enters with its first name, see `RENAMED`.
+        Experiments and entries of configurations that were renamed enter with their first names,
+        see `RENAMED` and `RENAMED_ENTRIES`.
         """
-        canonical = [first_name(self.experiment), _canonical(self.config), self.seed]
+        first = RENAMED_ENTRIES.get(self.experiment, {})
+        config = {first.get(name, name): value for name, value in self.config.items()}
+        canonical = [first_name(self.experiment), _canonical(config), self.seed]
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -187,7 +194,7 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float]) -> Curve:
     return [int(step) for step in steps], [float(value) for value in values]
 
 
-# -- renamed experiments -------------------------------------------------------------------------
+# -- renamed experiments and entries ---------------------------------------------------------------
 
 #: First name -> name, for runs that were first stored under a name without a paper ("fig3a"). Keys
 #: are digests of the first name, so that stored results, checkpoints and the random numbers seeded
@@ -222,7 +229,16 @@ RENAMED = {
 }
 
 
+#: Experiment -> {name: first name} of entries of its configurations. A `Run` takes both names and
+#: has the new one.
+RENAMED_ENTRIES = {"infinite-width/fig1a": {"sampler": "road"}}
+
+
 _FIRST = {name: first for first, name in RENAMED.items()}
+_ENTRIES = {
+    experiment: {first: name for name, first in names.items()}
+    for experiment, names in RENAMED_ENTRIES.items()
+}
 
 
 def first_name(experiment: str) -> str:

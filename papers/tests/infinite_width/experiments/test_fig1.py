@@ -158,10 +158,10 @@ def test_runs_are_complete_and_unique(name, scale):
     assert pickle.loads(pickle.dumps(experiment)).runs(scale) == runs
 
 
-def fake_a(f, g, deviation, seed=0, road="parts", centre=0.3, draws=40):
+def fake_a(f, g, deviation, seed=0, sampler="parts", centre=0.3, draws=40):
     values = [centre + deviation * math.sin(2.4 * k + seed) for k in range(draws)]
     config = {
-        "f": f, "g": g, "road": road, "draws": draws, "angle": 0.5, "condition": [1.0, 0.0]
+        "f": f, "g": g, "sampler": sampler, "draws": draws, "angle": 0.5, "condition": [1.0, 0.0]
     }  # fmt: skip
     outcome = Outcome("done", {}, {"entry": (list(range(draws)), values)})
     return Result(Run("infinite-width/fig1a", config, seed), outcome)
@@ -189,9 +189,9 @@ def test_every_verdict_of_fig1a_can_differ():
     assert words_a(plane(lambda a, b: 1e-9 * a + b))[1] == "fails"
     assert words_a(plane(lambda a, b: 1.0))[2] == "fails"
     assert words_a([]) == ["no data"] * 4
-    same = [fake_a(10, 10, 0.1), fake_a(10, 10, 0.1, road="whole")]
+    same = [fake_a(10, 10, 0.1), fake_a(10, 10, 0.1, sampler="whole")]
     assert words_a(same)[3] == "holds"
-    shifted = [fake_a(10, 10, 0.1), fake_a(10, 10, 0.1, road="whole", centre=0.9)]
+    shifted = [fake_a(10, 10, 0.1), fake_a(10, 10, 0.1, sampler="whole", centre=0.9)]
     assert words_a(shifted)[3] == "fails"
 
 
@@ -208,8 +208,8 @@ def test_fig1a_measures_and_draws():
     ((_, outcome),) = Fig1a().execute([run], Workspace())
     assert outcome.metrics["variance"] == pytest.approx(np.var(outcome.curves["entry"][1], ddof=1))
     assert measure_entry(run).curves == outcome.curves
-    wrong = Run("infinite-width/fig1a", {**run.config, "road": "scenic"}, 0)
-    with pytest.raises(ConfigError, match="road is 'scenic'; there are: whole, parts"):
+    wrong = Run("infinite-width/fig1a", {**run.config, "sampler": "scenic"}, 0)
+    with pytest.raises(ConfigError, match="sampler is 'scenic'; there are: whole, parts"):
         measure_entry(wrong)
     pytest.importorskip("matplotlib")
     results = plane(lambda a, b: a + b)

@@ -89,7 +89,7 @@ def cells(results: Sequence[Result], sampler: str = "parts") -> dict[tuple[float
     groups: dict[tuple[float, float], list[tuple[float, ...]]] = {}
     for result in results:
         config = result.run.config
-        if result.outcome.status == "done" and config["road"] == sampler:
+        if result.outcome.status == "done" and config["sampler"] == sampler:
             widths = (_width(config["f"]), _width(config["g"]))
             groups.setdefault(widths, []).append(tuple(result.outcome.curves["entry"][1]))
     return {widths: Draws(*widths, tuple(runs)) for widths, runs in sorted(groups.items())}

@@ -57,9 +57,9 @@ def measure_entry(run: Run) -> Outcome:
     """Many samples of one entry of the kernel; all of them are kept, as a curve."""
     started = time.perf_counter()
     config: Mapping[str, Any] = run.config
-    if config["road"] not in SAMPLERS:
-        raise ConfigError(f"road is {config['road']!r}; there are: {', '.join(SAMPLERS)}")
-    sample = SAMPLERS[config["road"]]
+    if config["sampler"] not in SAMPLERS:
+        raise ConfigError(f"sampler is {config['sampler']!r}; there are: {', '.join(SAMPLERS)}")
+    sample = SAMPLERS[config["sampler"]]
     kernels = sample(
         config["f"],
         config["g"],
@@ -94,8 +94,8 @@ class Fig1a(Experiment):
         widths, draws, seeds = FIG1A_PLANS[scale]
         common = {"angle": ANGLE, "condition": list(CONDITION), "draws": draws}
         return [
-            Run(self.name, {"f": f, "g": g, "road": road, **common}, seed)
-            for road, here in (("parts", widths), ("whole", WHOLE_WIDTHS[scale]))
+            Run(self.name, {"f": f, "g": g, "sampler": sampler, **common}, seed)
+            for sampler, here in (("parts", widths), ("whole", WHOLE_WIDTHS[scale]))
             for f in here
             for g in here
             if f or g  # both infinite: the kernel is deterministic
@@ -106,7 +106,7 @@ class Fig1a(Experiment):
         """In thousands of random numbers; a whole network has an overhead even if it is small."""
         config = run.config
         numbers = 2 * ((config["f"] or 1) ** 2 + (config["g"] or 1) ** 2)
-        if config["road"] == "whole":
+        if config["sampler"] == "whole":
             numbers = 100_000 + 5 * config["f"] * config["g"] ** 2
         return 0.5 + float(config["draws"]) * (1000 + numbers) / 1000
 

@@ -180,7 +180,7 @@ def _through(back: Tensor, q: Tensor) -> Tensor:
     return math.sqrt(2) * back * (q > 0)
 
 
-#: How a kernel is sampled, by the entry ``road`` of a run's configuration.
+#: How a kernel is sampled, by the entry ``sampler`` of a run's configuration.
 SAMPLERS: dict[str, Callable[..., Tensor]] = {"whole": sample_whole, "parts": sample_in_parts}
 
 
