@@ -4,7 +4,6 @@ import contextlib
 import doctest
 import importlib
 import io
-import pkgutil
 import re
 import subprocess
 from pathlib import Path
@@ -19,11 +18,13 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "papers/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+# From the files: pkgutil.walk_packages passes over folders without an __init__.py, such as those of
+# the papers' experiments.
 MODULES = [
-    module.name
-    for package in (weightloom, weightloom_papers)
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if not module.name.endswith("__main__")
+    ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+    for root in (Path(package.__file__).parent for package in (weightloom, weightloom_papers))
+    for path in sorted(root.rglob("*.py"))
+    if path.name != "__main__.py"
 ]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: A python block, and what it prints if the page says so in an output block right after it.
