@@ -384,9 +384,9 @@ def test_near_init_knows_it(row):
 
     if math.isnan(row.smoothness):
         with pytest.raises(ConfigError, match=f"activation='{row.name}' is unknown"):
-            Shallow.draw(8, 3, row.name)
+            Shallow.sample(8, 3, row.name)
         return
-    net = Shallow.draw(20, 3, row.name)
+    net = Shallow.sample(20, 3, row.name)
     x = torch.randn(3, 3, dtype=torch.float64)
     torch.testing.assert_close(net.network()(x)[:, 0], net(x))
     both = limit_kernel(x, activation=row.name).diag() / x.square().sum(1)

@@ -33,8 +33,8 @@ from weightloom_papers.lab.statistics import (
 
 @given(st.integers(3, 12), st.integers(0, 1000))
 def test_slope_against_numpy(count, seed):
-    draw = np.random.default_rng(seed)
-    x, y = draw.normal(size=count), draw.normal(size=count)
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=count), rng.normal(size=count)
     fit = fit_slope(list(x), list(y))
     (slope, level), covariance = np.polyfit(x, y, 1, cov="unscaled")
     left = y - level - slope * x
@@ -47,8 +47,8 @@ def test_slope_against_numpy(count, seed):
 @given(st.integers(2, 4), st.integers(2, 5), st.integers(0, 1000))
 def test_groups_against_least_squares_with_levels(groups, each, seed):
     """One column for each group's level and one for the slope, solved by numpy."""
-    draw = np.random.default_rng(seed)
-    x, y = draw.normal(size=groups * each), draw.normal(size=groups * each)
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=groups * each), rng.normal(size=groups * each)
     label = np.repeat(np.arange(groups), each)
     columns = np.column_stack([x, *(label == g for g in range(groups))])
     solved = np.linalg.lstsq(columns, y, rcond=None)[0]
@@ -67,11 +67,11 @@ def test_groups_do_not_blur_the_slope():
 
 
 def test_interval_covers_as_often_as_it_says():
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     hits = 0
     for _ in range(2000):
-        x = draw.normal(size=6)
-        fit = fit_slope(list(x), list(3 * x + draw.normal(size=6)))
+        x = rng.normal(size=6)
+        fit = fit_slope(list(x), list(3 * x + rng.normal(size=6)))
         hits += fit.low <= 3 <= fit.high
     # 95 percent of 2000, four standard errors of a proportion
     assert abs(hits / 2000 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 2000)
@@ -89,8 +89,8 @@ def test_few_points():
 
 @given(st.integers(2, 9), st.integers(0, 1000))
 def test_power_law_is_the_slope_of_logarithms(count, seed):
-    draw = np.random.default_rng(seed)
-    x, y = draw.uniform(1, 100, size=count), draw.uniform(1, 100, size=count)
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(1, 100, size=count), rng.uniform(1, 100, size=count)
     slope = fit_slope(list(np.log(x)), list(np.log(y)))
     assert power_law(list(x), list(y)) == pytest.approx(slope.value, rel=1e-8, abs=1e-8)
 
@@ -179,8 +179,8 @@ def test_two_columns_are_the_paired_test() -> None:
 
 def test_change_is_least_squares() -> None:
     """Effects of repetition and point fitted by numpy; the contrast's error from its covariance."""
-    draw = random.Random(1)
-    table = np.array([[draw.gauss(0, 1) for _ in range(5)] for _ in range(4)])  # rows: repetitions
+    rng = random.Random(1)
+    table = np.array([[rng.gauss(0, 1) for _ in range(5)] for _ in range(4)])  # rows: repetitions
     rows, columns = table.shape
     design = np.zeros((rows * columns, rows + columns - 1))
     for i in range(rows):

@@ -286,7 +286,7 @@ def test_cells_draw_the_density():
     samples = (
         Cells(Box((0.0,), (1.0,)), 7)
         .density(lambda x: x[:, 0] ** 2)
-        .draw(20_000, generator())[:, 0]
+        .sample(20_000, generator())[:, 0]
     )
     empirical = torch.arange(1, 20_001, dtype=torch.float64) / 20_000
     gap = (samples.sort().values ** 3 - empirical).abs().max().item()
@@ -296,7 +296,7 @@ def test_cells_draw_the_density():
 def test_bad_input():
     with pytest.raises(ConfigError, match="0 neurons were asked for"):
         sine().sample(0, generator())
-    with pytest.raises(ConfigError, match="zero everywhere; there is nothing to draw"):
+    with pytest.raises(ConfigError, match="zero everywhere; there is nothing to sample"):
         ThresholdForm(lambda b: 0 * b[:, 0]).sample(3, generator())
     with pytest.raises(ConfigError, match=r"points have shape \[3\]; wanted \[n, 1\]"):
         sine().evaluate(torch.zeros(3))
@@ -312,7 +312,7 @@ def test_bad_input():
         Cells(Box.cube(1)).density(lambda x: x[:, 0])
     spike = lambda x: (-((x[:, 0] - 0.3) ** 2) / 0.001).exp()  # noqa: E731
     with pytest.raises(ConfigError, match="times what was seen in its cell; give more cells"):
-        Cells(Box((0.0,), (1.0,)), 1).density(spike).draw(1000, generator())
+        Cells(Box((0.0,), (1.0,)), 1).density(spike).sample(1000, generator())
     with pytest.raises(ConfigError, match="cells=0 was given"):
         Cells(Box.cube(1), 0)
     with pytest.raises(ConfigError, match="the domain has 2 dimensions; an interval"):

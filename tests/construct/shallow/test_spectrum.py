@@ -50,12 +50,12 @@ def test_gaussian_norm_against_radial_quadrature(dims, sigma):
 
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.parametrize("power", [0, 1])
-def test_gaussian_draws(dims, power):
+def test_gaussian_samples(dims, power):
     """Against the rejection sampler for the same density: means of |w| within standard errors."""
     spectrum = GaussianSpectrum(dims, 0.7)
     generator = torch.Generator().manual_seed(0)
-    quick = spectrum.draw(20_000, power, generator)
-    slow = super(GaussianSpectrum, spectrum).draw(20_000, power, generator)
+    quick = spectrum.sample(20_000, power, generator)
+    slow = super(GaussianSpectrum, spectrum).sample(20_000, power, generator)
     for moment in (1, 2, 4):
         a, b = (w.norm(dim=-1) ** moment for w in (quick, slow))
         sure = math.sqrt((a.var().item() + b.var().item()) / 20_000)

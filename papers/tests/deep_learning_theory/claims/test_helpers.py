@@ -110,7 +110,7 @@ def test_areas_about_the_line_one_half():
 
 
 def test_a_bad_pair_stays_in_the_ball_and_switches_rows():
-    net = Shallow.draw(300, 4, seed=2)
+    net = Shallow.sample(300, 4, seed=2)
     x = torch.tensor([1.0, 0, 0, 0]).double()
     w, v = relu._pair(net, x, 1.0)
     for each in (w, v):

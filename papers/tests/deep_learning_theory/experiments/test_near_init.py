@@ -112,7 +112,7 @@ def test_data_is_a_regression_on_the_sphere():
 def test_descent_is_that_of_autograd(activation):
     """The gradient is written out in `descend`; here torch.optim trains the same network."""
     data = make_data(8, 3, seed=0)
-    net = Shallow.draw(30, 3, activation, seed=1)
+    net = Shallow.sample(30, 3, activation, seed=1)
     descent = descend(net, data, rate=0.3, goal=0.0, max_steps=25)
     plain = net.network()
     plain[2].weight.requires_grad_(False)
@@ -130,7 +130,7 @@ def test_descent_is_that_of_autograd(activation):
 
 
 def test_descent_stops_at_its_goal():
-    data, net = make_data(6, 3, seed=0), Shallow.draw(300, 3, "tanh", seed=0)
+    data, net = make_data(6, 3, seed=0), Shallow.sample(300, 3, "tanh", seed=0)
     descent = descend(net, data, rate=0.5, goal=0.1, max_steps=1000)
     assert descent.steps < 1000
     assert descent.last <= 0.1 * descent.first
@@ -143,7 +143,7 @@ def test_trained_error_is_that_of_the_taylor_model(activation):
     """By `linearize`, which differentiates forwards, instead of the shallow formula."""
     config = trained_config(activation, 60)
     numbers = measure_trained(config, 2).metrics
-    data, net = make_data(6, 3, 2), Shallow.draw(60, 3, activation, seed=2 * 7919 + 60)
+    data, net = make_data(6, 3, 2), Shallow.sample(60, 3, activation, seed=2 * 7919 + 60)
     hidden = descend(net, data, rate=0.5, goal=0.05, max_steps=400).hidden
     model = linearize(net.network(), train="0.*").move_to({"0.weight": hidden})
     with torch.no_grad():

@@ -66,7 +66,7 @@ def test_a_callable_brings_its_smoothness():
     assert isinstance(own, Activation)
     z = torch.linspace(-3, 3, 50, dtype=torch.float64)
     assert torch.allclose(own.slope(z), torch.tanh(z), atol=1e-12)
-    assert attack(Shallow.draw(50, 2, own), 1.0, steps=10).ratio < 1
+    assert attack(Shallow.sample(50, 2, own), 1.0, steps=10).ratio < 1
     with pytest.raises(
         ConfigError, match=r"is not 0\.5-smooth: s'\(-?0\.65\d\) = .* differ by 0\.7698"
     ):
@@ -85,7 +85,7 @@ def test_a_callable_brings_its_smoothness():
 @pytest.mark.parametrize("name", SMOOTH)
 def test_smooth_bound_stands_a_search(name):
     """Gradient ascent over V and x comes close (0.9 of the bound and more) and not beyond."""
-    attacked = attack(Shallow.draw(200, 3, name, rho=1.7), radius=0.5, steps=40)
+    attacked = attack(Shallow.sample(200, 3, name, rho=1.7), radius=0.5, steps=40)
     assert 0.9 < attacked.ratio <= 1 + 1e-12
     assert float(attacked.x.norm()) == pytest.approx(1)
 
@@ -114,7 +114,7 @@ def test_smooth_bound_for_any_weights(name, width, dims, radius, length, seed):
 
 def test_smooth_bound_is_attained():
     """z^2 / 2 with all rows along x: no constant can be saved."""
-    net, x = Shallow.draw(64, 3, "square"), unit(3)
+    net, x = Shallow.sample(64, 3, "square"), unit(3)
     net = Shallow(net.hidden, net.out.abs(), net.sigma)
     hidden = net.hidden + 0.25 * x
     error = float((net(x[None], hidden) - net.taylor(x[None], hidden)).abs())
@@ -123,7 +123,7 @@ def test_smooth_bound_is_attained():
 
 def test_smooth_bound_as_printed_is_false():
     """Printed with F_0(x; V0), which is F(x; V0): first order, beyond any second-order bound."""
-    net, x = Shallow.draw(100, 3, "tanh"), unit(3)
+    net, x = Shallow.sample(100, 3, "tanh"), unit(3)
     gradient = net.features(x[None]).reshape(net.hidden.shape)
     radius = 1e-3
     hidden = net.hidden + gradient * (radius / gradient.norm())
@@ -141,7 +141,7 @@ def test_smooth_bound_as_printed_is_false():
 @pytest.mark.parametrize("radius", [0.3, 2.0])
 def test_relu_worst_case_is_exact(width, radius):
     """Gradient ascent never finds more, and comes close; the V returned attains it."""
-    net, x = Shallow.draw(width, 3, seed=width), 0.8 * unit(3)
+    net, x = Shallow.sample(width, 3, seed=width), 0.8 * unit(3)
     exact = relu_worst(net, x, radius)
     attacked = attack(net, radius, x=x, steps=150, starts=16)
     assert attacked.error <= exact.error * (1 + 1e-9)
@@ -153,7 +153,7 @@ def test_relu_worst_case_is_exact(width, radius):
 
 def test_an_adversary_that_picks_x_after_the_draw():
     """More than Prop. 3.7 promises (x is fixed there): stronger, and still far from the bound."""
-    net = Shallow.draw(300, 3)
+    net = Shallow.sample(300, 3)
     free = attack(net, 1.0, form="sharp")
     fixed = [relu_worst(net, unit(3, seed), 1.0).error for seed in range(10)]
     assert max(fixed) < free.error
@@ -163,7 +163,7 @@ def test_an_adversary_that_picks_x_after_the_draw():
 
 def test_relu_worst_case_by_brute_force():
     """Three nodes: every split of the budget on a fine grid of directions."""
-    net, x = Shallow.draw(3, 2, seed=5), unit(2)
+    net, x = Shallow.sample(3, 2, seed=5), unit(2)
     at = net.hidden @ x
     turn = torch.linspace(0, math.pi / 2, 400, dtype=torch.float64)
     a, b = torch.meshgrid(turn, turn, indexing="ij")
@@ -215,7 +215,7 @@ def test_relu_bound_fails_at_most_as_often_as_promised():
     )
     ratios, pairs = [], []
     for seed in range(draws):
-        net = Shallow.draw(100, 4, seed=seed)
+        net = Shallow.sample(100, 4, seed=seed)
         worst = relu_worst(net, x, 1.0).error
         ratios.append(worst / init)
         pair = relu_worst_pair(net, x, 1.0)
@@ -230,7 +230,7 @@ def test_relu_bound_fails_at_most_as_often_as_promised():
 
 def test_worst_pair_is_attained():
     """Build the V and W that `relu_worst_pair` speaks of."""
-    net, x, radius = Shallow.draw(200, 3), unit(3), 1.5
+    net, x, radius = Shallow.sample(200, 3), unit(3), 1.5
     at = net.hidden @ x
     best = 0.0
     for sign in (1, -1):
@@ -252,7 +252,7 @@ def test_brute_forcing_is_far_off():
     x = unit(3)
     worst, brute = [], []
     for width in (100, 10_000):
-        net = Shallow.draw(width, 3)
+        net = Shallow.sample(width, 3)
         worst.append(relu_worst(net, x, 1.0).error)
         brute.append(net.largest_out * math.sqrt(width) * float(net.hidden.norm()))
     assert brute[1] > 9 * brute[0]
@@ -323,7 +323,7 @@ def test_noise_at_one_point(width):
 def test_noise_everywhere():
     """sup over the circle, computed exactly for 200 draws."""
     level = 1 / math.sqrt(300)
-    largest = [largest_output(Shallow.draw(300, 2, seed=s)) for s in range(200)]
+    largest = [largest_output(Shallow.sample(300, 2, seed=s)) for s in range(200)]
     for delta in (0.5, 0.1):
         sharp, corrected, printed = (
             uniform_noise_bound(300, 2, delta, level, form=f)
@@ -338,7 +338,7 @@ def test_noise_everywhere():
 @given(st.integers(1, 60), st.integers(1, 2), st.integers(0, 1000))
 def test_largest_output_against_a_scan(width, dims, seed):
     """Each gap between kinks by scipy's bounded search, which knows nothing of gradients."""
-    net = Shallow.draw(width, dims, seed=seed)
+    net = Shallow.sample(width, dims, seed=seed)
     if dims == 1:
         ends = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
         assert largest_output(net) == pytest.approx(float(net(ends).abs().max()))
@@ -392,17 +392,20 @@ def test_taylor_errors_fall_with_the_width(activation):
         (lambda: row_norm_bound(10, 2, 0.1, form="sharp"), "form='sharp' is unknown"),
         (lambda: row_norm_bound(10, 0, 0.1), "dims=0 was given"),
         (lambda: smooth_bound(math.inf, 1.0, 1.0), "for the ReLU there is relu_bound"),
-        (lambda: attack(Shallow.draw(5, 2), -1.0), "radius=-1.0 was given"),
-        (lambda: attack(Shallow.draw(5, 2), 1.0, x=torch.full((2,), 2.0)), r"\|x\| = 2\.8\d* was"),
+        (lambda: attack(Shallow.sample(5, 2), -1.0), "radius=-1.0 was given"),
         (
-            lambda: attack(Shallow.draw(5, 2, torch.abs, smoothness=math.inf), 1.0),
+            lambda: attack(Shallow.sample(5, 2), 1.0, x=torch.full((2,), 2.0)),
+            r"\|x\| = 2\.8\d* was",
+        ),
+        (
+            lambda: attack(Shallow.sample(5, 2, torch.abs, smoothness=math.inf), 1.0),
             "no bound is known for abs, which has kinks",
         ),
-        (lambda: relu_worst(Shallow.draw(5, 2, "tanh"), unit(2), 1.0), "activation is tanh; use"),
-        (lambda: largest_output(Shallow.draw(5, 3)), "this network is relu in 3"),
+        (lambda: relu_worst(Shallow.sample(5, 2, "tanh"), unit(2), 1.0), "activation is tanh; use"),
+        (lambda: largest_output(Shallow.sample(5, 3)), "this network is relu in 3"),
         (lambda: taylor_errors([10], radius=0.0), "radius=0.0 was given"),
-        (lambda: Shallow.draw(0, 2), "width=0 and dims=2 were given"),
-        (lambda: Shallow.draw(3, 2, rho=-1.0), "rho=-1.0 was given"),
+        (lambda: Shallow.sample(0, 2), "width=0 and dims=2 were given"),
+        (lambda: Shallow.sample(3, 2, rho=-1.0), "rho=-1.0 was given"),
         (
             lambda: Shallow(torch.full((3, 2), math.nan), torch.ones(3), nonlinearity("relu")),
             "hold NaN or infinity",
@@ -426,18 +429,18 @@ def test_messages(run, message):
     ("run", "message"),
     [
         (
-            lambda: Shallow.draw(5, 2)(torch.ones(4, 3)),
+            lambda: Shallow.sample(5, 2)(torch.ones(4, 3)),
             r"x has shape \(4, 3\); wanted points \[n, 2",
         ),
         (
-            lambda: Shallow.draw(5, 2).taylor(torch.ones(4, 2), torch.ones(4, 2)),
+            lambda: Shallow.sample(5, 2).taylor(torch.ones(4, 2), torch.ones(4, 2)),
             r"hidden weights of shape \(4, 2\) were given; wanted \(5, 2\)",
         ),
         (
-            lambda: attack(Shallow.draw(5, 2), 1.0, x=torch.ones(3)),
+            lambda: attack(Shallow.sample(5, 2), 1.0, x=torch.ones(3)),
             r"x has shape \(3,\); wanted one",
         ),
-        (lambda: relu_worst(Shallow.draw(5, 2), torch.ones(3), 1.0), r"wanted one point \[2\]"),
+        (lambda: relu_worst(Shallow.sample(5, 2), torch.ones(3), 1.0), r"wanted one point \[2\]"),
         (
             lambda: Shallow(torch.ones(3, 2), torch.ones(2), nonlinearity("relu")),
             r"hidden \(3, 2\) and out \(2,\) do not fit",

@@ -148,7 +148,7 @@ def test_limit_kernel_is_part_of_the_tower():
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(list(NONLINEARITIES)), st.integers(1, 30), st.integers(0, 1000))
 def test_tangent_gram_by_four_methods(name, width, seed):
-    net = Shallow.draw(width, 3, name, rho=1.3, seed=seed)
+    net = Shallow.sample(width, 3, name, rho=1.3, seed=seed)
     x, x2 = points(4, 3, seed), points(3, 3, seed + 1)
     gram = tangent_gram(net, x, x2)
     assert torch.allclose(gram, net.features(x) @ net.features(x2).T, atol=1e-12)
@@ -162,14 +162,14 @@ def test_tangent_gram_tends_to_the_limit():
     """Theorem 3.19, within standard errors: k_m is a mean of m independent terms."""
     x = unit(5, 3)
     for width in (300, 30_000):
-        net = Shallow.draw(width, 3, rho=1.5, seed=width)
+        net = Shallow.sample(width, 3, rho=1.5, seed=width)
         kernel, limit = tangent_gram(net, x), limit_kernel(x, rho=1.5)
         terms = 1.5**2 * (x @ x.T).abs()
         assert bool(((kernel - limit).abs() <= 4 * terms * 0.5 / math.sqrt(width)).all())
 
 
 def test_shallow_network_and_its_taylor_model_agree_with_the_general_one():
-    net, x = Shallow.draw(40, 3, "softplus"), points(6, 3)
+    net, x = Shallow.sample(40, 3, "softplus"), points(6, 3)
     hidden = net.hidden + 0.3 * points(40, 3, seed=3)
     model = linearize(net.network(), train="0.weight").move_to({"0.weight": hidden})
     assert torch.allclose(model(x)[:, 0], net.taylor(x, hidden), atol=1e-12)
@@ -234,7 +234,7 @@ def test_transported_networks_tend_to_the_limit():
     limit = infinite_width(bend, x, draws=400_000).mean
     for width in (1_000, 100_000):
         rho = temperature(width)
-        net = Shallow.draw(width, 2, rho=rho, seed=1)
+        net = Shallow.sample(width, 2, rho=rho, seed=1)
         values = net.taylor(x, transport(net, bend))
         # noise rho sqrt(E relu^2) = rho / sqrt 2, and a mean of m terms of size at most sqrt 2
         spread = math.sqrt(rho**2 / 2 + 2 / width + 2 / 400_000)
@@ -245,7 +245,7 @@ def test_transported_networks_tend_to_the_limit():
 def test_transport_as_printed_has_no_such_limit():
     """a_j rho / sqrt(m) gives rho^2 F_infinity: with rho = 0.05, nothing is left of it."""
     x, rho, width = unit(2, 2), 0.05, 200_000
-    net = Shallow.draw(width, 2, rho=rho, seed=1)
+    net = Shallow.sample(width, 2, rho=rho, seed=1)
     limit = infinite_width(bend, x, draws=400_000).mean
     start = net(x)
     printed = net.taylor(x, transport(net, bend, printed=True)) - start
@@ -259,7 +259,7 @@ def test_transport_as_printed_has_no_such_limit():
 def test_rescaling_moves_weight_from_noise_to_distance():
     """(3.13): rho down; noise down and |V - V0| up in proportion, the signal unchanged."""
     x = unit(3, 2)
-    nets = [Shallow.draw(5_000, 2, rho=rho, seed=0) for rho in (1.0, 0.1)]
+    nets = [Shallow.sample(5_000, 2, rho=rho, seed=0) for rho in (1.0, 0.1)]
     moved = [transport(net, bend) for net in nets]
     assert torch.allclose(nets[1](x), 0.1 * nets[0](x), atol=1e-12)
     signals = [net.taylor(x, v) - net(x) for net, v in zip(nets, moved, strict=True)]
@@ -303,7 +303,7 @@ def test_a_predictor_becomes_a_finite_network():
     """Fit in the limit, transport into 200,000 nodes: F_0 and F are both close to the target."""
     turn, x = circle(12)
     h = fit_kernel(x, turn.sin())
-    net = Shallow.draw(200_000, 3, rho=0.02, seed=0)
+    net = Shallow.sample(200_000, 3, rho=0.02, seed=0)
     hidden = h.hidden(net)
     error = float((net.taylor(x, hidden) - turn.sin()).abs().max())
     spread = infinite_width(h.map, x, draws=200_000).error
@@ -372,11 +372,11 @@ def test_least_squares_is_kernel_regression():
         (lambda: infinite_width(bend, torch.ones(2)), ShapeError, r"x has shape \(2,\)"),
         (lambda: infinite_width(bend, torch.eye(2), draws=1), ConfigError, "draws=1 was given"),
         (
-            lambda: transport(Shallow.draw(5, 2), lambda v: v[:, :1]),
+            lambda: transport(Shallow.sample(5, 2), lambda v: v[:, :1]),
             ShapeError,
             r"made \(5, 1\) of rows \(5, 2\); it must keep",
         ),
-        (lambda: transport(Shallow.draw(5, 2), lambda v: v / 0), ConfigError, "NaN or infinity"),
+        (lambda: transport(Shallow.sample(5, 2), lambda v: v / 0), ConfigError, "NaN or infinity"),
         (
             lambda: transport(
                 Shallow(torch.ones(2, 2), torch.tensor([0.0, 1.0]), NONLINEARITIES["relu"]), bend

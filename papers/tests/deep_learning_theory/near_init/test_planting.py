@@ -75,7 +75,7 @@ def test_noise_in_three_dimensions_is_bounded_not_computed():
     planted = plant(*corner(3), 0.5, delta=0.2, width=8_000, spread="all")
     x = sphere(500, 3, seed=1)
     over = [
-        float(Shallow.draw(8_000, 3, rho=0.5, seed=s)(x).abs().max()) > planted.noise_error
+        float(Shallow.sample(8_000, 3, rho=0.5, seed=s)(x).abs().max()) > planted.noise_error
         for s in range(20)
     ]
     assert sum(over) <= 2
@@ -146,7 +146,7 @@ def test_no_weights_within_the_printed_distance_reach_the_printed_scale():
     for seed in range(5):
         m = planting_bounds(alpha, 2, tau, delta, 1, form="printed").width
         printed = planting_bounds(alpha, 2, tau, delta, m, form="printed")
-        net = Shallow.draw(m, 2, rho=math.sqrt(m), seed=seed)
+        net = Shallow.sample(m, 2, rho=math.sqrt(m), seed=seed)
         positive = net.out > 0
         most = float((torch.relu(net.hidden @ beta) + printed.row)[positive].sum())
         assert printed.scale * 1e5 - most > 2 * printed.error

@@ -80,10 +80,10 @@ class Density:
     function: Function
     ceilings: Tensor
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """``count`` independent points [count, d]."""
         if float(self.ceilings.sum()) == 0:
-            raise ConfigError("the density is zero everywhere; there is nothing to draw")
+            raise ConfigError("the density is zero everywhere; there is nothing to sample")
         cells, dims = self.cells, self.cells.box.dims
         kept: list[Tensor] = []
         wanted = count

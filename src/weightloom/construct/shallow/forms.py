@@ -131,8 +131,8 @@ class ThresholdForm(InfiniteNetwork):
         self, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> nn.Sequential:
         if self.mass == 0:
-            raise ConfigError("the derivative is zero everywhere; there is nothing to draw")
-        at = self._density.draw(require_neurons(m), generator)
+            raise ConfigError("the derivative is zero everywhere; there is nothing to sample")
+        at = self._density.sample(require_neurons(m), generator)
         outer = self.mass / m * self.derivative(at).double().sign()
         ones = torch.ones(m, 1, dtype=torch.float64)
         return shallow_network(ones, -at[:, 0], outer, self.offset, Threshold(), dtype)
@@ -162,7 +162,7 @@ class CosineForm(InfiniteNetwork):
     def sample(
         self, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> nn.Sequential:
-        w = self.spectrum.draw(require_neurons(m), 0, generator)
+        w = self.spectrum.sample(require_neurons(m), 0, generator)
         outer = torch.full((m,), self.mass / m, dtype=torch.float64)
         turn = 2 * math.pi
         return shallow_network(turn * w, turn * self.spectrum.phase(w), outer, 0.0, Cosine(), dtype)
@@ -235,7 +235,7 @@ class BarronForm(InfiniteNetwork):
         kept: list[Tensor] = []
         wanted = require_neurons(m)
         while wanted > 0:
-            w = self.spectrum.draw(3 * wanted + 16, 1, generator)
+            w = self.spectrum.sample(3 * wanted + 16, 1, generator)
             position, uniform = torch.rand(2, len(w), dtype=torch.float64, generator=generator)
             b = position * self.radius * w.norm(dim=-1)
             wave = (2 * math.pi * (b + self.spectrum.phase(w))).sin()

@@ -64,9 +64,9 @@ class Spectrum(ABC):
     def cells(self) -> Cells:
         """Cells that hold all but a negligible part of the transform (at most 3 dimensions)."""
 
-    def draw(self, count: int, power: int, generator: torch.Generator) -> Tensor:
+    def sample(self, count: int, power: int, generator: torch.Generator) -> Tensor:
         """Frequencies [count, d] with density in proportion to |w|^power |g~(w)|, power 0 or 1."""
-        return self.density(power).draw(count, generator)
+        return self.density(power).sample(count, generator)
 
     def density(self, power: int) -> Density:
         """|w|^power |g~(w)| on the cells."""
@@ -129,7 +129,7 @@ class GaussianSpectrum(Spectrum):
         reach = 9 * self.spread
         return Cells(Box((-reach,) * self.dims, (reach,) * self.dims))
 
-    def draw(self, count: int, power: int, generator: torch.Generator) -> Tensor:
+    def sample(self, count: int, power: int, generator: torch.Generator) -> Tensor:
         """Uniform directions; |w| / spread is a chi variable with dims + power degrees."""
 
         def normal(columns: int) -> Tensor:

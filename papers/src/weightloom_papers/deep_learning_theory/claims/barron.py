@@ -114,11 +114,11 @@ BARRON = (
 
 def exhaustive(size: Size) -> list[Measured]:
     """Maurey's lemma without sampling: every k-tuple of draws, with its probability."""
-    draw, rows = generator(5), []
+    rng, rows = generator(5), []
     for atoms, k, centred in ((3, 2, True), (4, 3, False), (4, 4, True), (5, 3, True)):
         for _ in range(2 if size == "quick" else 20):
-            v = torch.randn(atoms, 3, generator=draw, dtype=torch.float64)
-            p = torch.rand(atoms, generator=draw, dtype=torch.float64)
+            v = torch.randn(atoms, 3, generator=rng, dtype=torch.float64)
+            p = torch.rand(atoms, generator=rng, dtype=torch.float64)
             p = p / p.sum()
             v = v - p @ v if centred else v + 1.0
             every_tuple = torch.tensor(list(itertools.product(range(atoms), repeat=k)))
@@ -147,17 +147,17 @@ def neuron_samples(size: Size) -> list[Measured]:
     trials = 100 if size == "quick" else 1500
     rows = []
     for seed, activation in enumerate((nn.ReLU(), nn.Tanh())):
-        draw = generator(seed)
-        inner = torch.randn(200, 2, generator=draw, dtype=torch.float64)
-        bias = torch.randn(200, generator=draw, dtype=torch.float64)
-        outer = torch.randn(200, generator=draw, dtype=torch.float64) / 10
+        rng = generator(seed)
+        inner = torch.randn(200, 2, generator=rng, dtype=torch.float64)
+        bias = torch.randn(200, generator=rng, dtype=torch.float64)
+        outer = torch.randn(200, generator=rng, dtype=torch.float64) / 10
         net = shallow_network(inner, bias, outer, 0.0, activation)
         x = ball(60, 2, seed)
         wanted = net(x)[:, 0]
         form = NeuronMeasure(net)
         sizes = activation(x @ inner.T + bias).square().mean(0)  # |g(.; w)|^2 in L2(P)
         for k in (5, 40):
-            values = torch.stack([form.sample(k, draw)(x)[:, 0] for _ in range(trials)])
+            values = torch.stack([form.sample(k, rng)(x)[:, 0] for _ in range(trials)])
             off = (values - wanted).square().mean(1)
             mean, error = mean_and_error(values)
             rows.append(

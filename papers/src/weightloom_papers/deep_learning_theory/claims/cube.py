@@ -138,12 +138,12 @@ def sampled_thresholds(size: Size) -> list[Measured]:
     """Means of sampled networks at 21 points, and their mean squared errors over [0, 1]."""
     x = grid(0, 1, 201)
     trials = 400 if size == "quick" else 4000
-    draw = generator(1)
+    rng = generator(1)
     rows = []
     for name, (g, slope) in SMOOTH.items():
         offset = float(g(torch.zeros(1, 1, dtype=torch.float64)))
         form = ThresholdForm(slope, offset)
-        values = sampled_outputs(form, 20, trials, x, draw)
+        values = sampled_outputs(form, 20, trials, x, rng)
         mean, error = mean_and_error(values)
         wanted = g(x)
         end = float(wanted[-1] - wanted[0])
@@ -240,16 +240,16 @@ def _size(r: Measured) -> float:
 
 def indicators(size: Size) -> list[Measured]:
     """f_gamma of random boxes: nodes, values inside, outside and between, mean distance."""
-    draw, rows = generator(3), []
+    rng, rows = generator(3), []
     points = 4000 if size == "quick" else 100_000
     for dims in (1, 2, 3, 4):
-        low = torch.rand(dims, generator=draw, dtype=torch.float64) * 0.4
-        high = low + 0.2 + 0.3 * torch.rand(dims, generator=draw, dtype=torch.float64)
+        low = torch.rand(dims, generator=rng, dtype=torch.float64) * 0.4
+        high = low + 0.2 + 0.3 * torch.rand(dims, generator=rng, dtype=torch.float64)
         gamma = 0.05
         certified = box_indicator(low.tolist(), high.tolist(), gamma)
         wide = Box(tuple((low - 2 * gamma).tolist()), tuple((high + 2 * gamma).tolist()))
         x = torch.cat(
-            [wide.sample(points, draw), low + (high - low) * (wide.sample(200, draw) > 0.3)]
+            [wide.sample(points, rng), low + (high - low) * (wide.sample(200, rng) > 0.3)]
         )
         with torch.no_grad():
             y = certified.network(x)[:, 0]

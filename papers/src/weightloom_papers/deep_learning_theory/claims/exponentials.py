@@ -23,10 +23,10 @@ ROUNDING = 1e-12
 @torch.no_grad()
 def separation(size: Size) -> list[Measured]:
     """f(z) = exp(<z - x', x - x'>) as a network, at x and at x'."""
-    draw, rows = generator(0), []
+    rng, rows = generator(0), []
     for dims in (1, 2, 5, 10):
         for _ in range(5 if size == "quick" else 50):
-            x, other = torch.rand(2, dims, generator=draw, dtype=torch.float64)
+            x, other = torch.rand(2, dims, generator=rng, dtype=torch.float64)
             at_x, at_other = ExpNetwork.separating(x, other).network()(torch.stack([x, other]))
             apart = float((x - other).norm())
             rows.append(
@@ -45,14 +45,14 @@ def _away(value: float, wanted: float) -> float:
 @torch.no_grad()
 def algebra(size: Size) -> list[Measured]:
     """Sums and products of random exponential networks, as networks."""
-    draw, rows = generator(1), []
+    rng, rows = generator(1), []
     for m, n in ((1, 1), (2, 3), (4, 5)) if size == "quick" else ((1, 1), (2, 3), (4, 5), (20, 30)):
         parts = []
         for count in (m, n):
-            outer, inner = torch.randn(count, generator=draw), torch.randn(count, 3, generator=draw)
+            outer, inner = torch.randn(count, generator=rng), torch.randn(count, 3, generator=rng)
             parts.append(ExpNetwork(outer, inner))
         f, h = parts
-        x = torch.rand(200, 3, generator=draw, dtype=torch.float64)
+        x = torch.rand(200, 3, generator=rng, dtype=torch.float64)
         both = {"sum": (2.0 * f + -3.0 * h, 2 * f(x) - 3 * h(x)), "product": (f * h, f(x) * h(x))}
         for kind, (combined, wanted) in both.items():
             net = combined.network()
@@ -116,9 +116,9 @@ def density(size: Size) -> list[Measured]:
 
 def _square_fit(x: Tensor, y: Tensor, width: int) -> float:
     """Root mean squared error of a.sigma(Vx + b), sigma(z) = z^2, the best a for random V, b."""
-    draw = generator(2)
-    inner = torch.randn(width, x.shape[1], generator=draw, dtype=torch.float64)
-    bias = torch.randn(width, generator=draw, dtype=torch.float64)
+    rng = generator(2)
+    inner = torch.randn(width, x.shape[1], generator=rng, dtype=torch.float64)
+    bias = torch.randn(width, generator=rng, dtype=torch.float64)
     nodes = (x @ inner.T + bias).square()
     outer = torch.linalg.lstsq(nodes, y[:, None], driver="gelsd").solution[:, 0]
     net = shallow_network(inner, bias, outer, 0.0, _Square())

@@ -118,17 +118,17 @@ def virals(size: Size) -> list[Measured]:
     """f o Delta^L for symmetric and other random ReLU networks f, against f(<2^L x>)."""
     rows = []
     for seed in range(3 if size == "quick" else 20):
-        draw = generator(seed)
-        inner = torch.randn(8, 1, generator=draw, dtype=torch.float64)
-        bias = torch.randn(8, generator=draw, dtype=torch.float64)
-        outer = torch.randn(8, generator=draw, dtype=torch.float64)
+        rng = generator(seed)
+        inner = torch.randn(8, 1, generator=rng, dtype=torch.float64)
+        bias = torch.randn(8, generator=rng, dtype=torch.float64)
+        outer = torch.randn(8, generator=rng, dtype=torch.float64)
         plain = shallow_network(inner, bias, outer, 0.0, nn.ReLU())
         # f(x) + f(1 - x): units with -inner and bias + inner are added.
         symmetric = shallow_network(
             torch.cat([inner, -inner]), torch.cat([bias, bias + inner[:, 0]]),
             torch.cat([outer, outer]), 0.0, nn.ReLU(),
         )  # fmt: skip
-        x = torch.cat([grid(0, 1, 257), torch.rand(300, 1, generator=draw, dtype=torch.float64)])
+        x = torch.cat([grid(0, 1, 257), torch.rand(300, 1, generator=rng, dtype=torch.float64)])
         for times in (1, 4):
             part = (2.0**times * x) % 1.0
             half = (2.0 ** (times - 1) * x) % 1.0

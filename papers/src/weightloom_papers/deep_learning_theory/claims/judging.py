@@ -108,13 +108,13 @@ class Sampler(Protocol):
 
 @torch.no_grad()
 def sampled_outputs(
-    form: Sampler, width: int, trials: int, x: Tensor, draw: torch.Generator
+    form: Sampler, width: int, trials: int, x: Tensor, rng: torch.Generator
 ) -> Tensor:
     """The outputs of ``trials`` sampled networks of ``width`` neurons: [trials, n].
 
     Neurons are independent, so one wide sample is split: much faster than many narrow ones.
     """
-    wide = form.sample(width * trials, draw)
+    wide = form.sample(width * trials, rng)
     rows = max(1, 2**22 // (width * trials))
     parts = []
     for points in x.split(rows):

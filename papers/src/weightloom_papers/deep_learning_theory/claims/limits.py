@@ -40,7 +40,7 @@ def limits(size: Size) -> list[Measured]:
     for name in ("relu", "tanh", "erf"):
         sampled = []
         for seed in range(draws):
-            net = Shallow.draw(width, 3, name, rho=rho, seed=seed)
+            net = Shallow.sample(width, 3, name, rho=rho, seed=seed)
             sampled.append(empirical.ntk(first_layer(net), (x,)))
         kernels = torch.stack(sampled)
         mean, error = kernels.mean(0), kernels.std(0) / math.sqrt(draws)

@@ -31,7 +31,7 @@ def directions(count: int) -> Tensor:
 
 def _random_network(width: int, dims: int, seed: int) -> Shallow:
     """A random ReLU network with a_j = +-1."""
-    net = Shallow.draw(width, dims, seed=seed)
+    net = Shallow.sample(width, dims, seed=seed)
     return Shallow(net.hidden, net.out.sign(), net.sigma)
 
 

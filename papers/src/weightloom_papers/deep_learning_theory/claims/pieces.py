@@ -20,12 +20,12 @@ LINE = (-math.inf, math.inf)
 
 def random_net(widths: tuple[int, ...], seed: int, scale: float = 1.0) -> nn.Sequential:
     """A random ReLU network of one variable with these hidden widths, one output."""
-    draw = generator(seed)
+    rng = generator(seed)
     layers: list[nn.Module] = []
     inputs = 1
     for width in (*widths, 1):
-        weight = torch.randn(width, inputs, generator=draw, dtype=torch.float64)
-        bias = scale * torch.randn(width, generator=draw, dtype=torch.float64)
+        weight = torch.randn(width, inputs, generator=rng, dtype=torch.float64)
+        bias = scale * torch.randn(width, generator=rng, dtype=torch.float64)
         layers += [dense_layer(weight * math.sqrt(2 / inputs), bias), nn.ReLU()]
         inputs = width
     return nn.Sequential(*layers[:-1])
@@ -37,9 +37,9 @@ def count(net: nn.Module) -> int:
 
 def line_of(pieces: int, seed: int) -> nn.Sequential:
     """A continuous function with exactly this many pieces on the line."""
-    draw = generator(seed)
-    knots = torch.randn(pieces - 1, generator=draw, dtype=torch.float64)
-    outer = torch.randn(pieces + 1, generator=draw, dtype=torch.float64)
+    rng = generator(seed)
+    knots = torch.randn(pieces - 1, generator=rng, dtype=torch.float64)
+    outer = torch.randn(pieces + 1, generator=rng, dtype=torch.float64)
     # x = relu(x) - relu(-x) carries a first slope.
     inner = torch.tensor([[1.0], [-1.0], *[[1.0]] * (pieces - 1)], dtype=torch.float64)
     bias = torch.cat([torch.zeros(2, dtype=torch.float64), -knots])
@@ -133,10 +133,10 @@ def combined(size: Size) -> list[Measured]:
     """Pieces of sums, compositions, and both, of random functions with known numbers of pieces."""
     rows = []
     for seed in range(6 if size == "quick" else 60):
-        draw = generator(seed)
-        numbers = (2 + torch.randint(5, (3,), generator=draw)).tolist()
+        rng = generator(seed)
+        numbers = (2 + torch.randint(5, (3,), generator=rng)).tolist()
         nets = [line_of(n, 10 * seed + j) for j, n in enumerate(numbers)]
-        factors = torch.randn(3, generator=draw, dtype=torch.float64)
+        factors = torch.randn(3, generator=rng, dtype=torch.float64)
         total = summed(nets, factors, 0.3)
         pair = summed(nets[:2], torch.ones(2, dtype=torch.float64), 0.0)
         f = line_of(3, 99 + seed)

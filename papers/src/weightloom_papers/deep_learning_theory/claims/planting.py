@@ -131,7 +131,7 @@ def transported(size: Size) -> list[Measured]:
     rows = []
     for width in (1000, 10_000, 100_000) if size == "quick" else (1000, 30_000, 1_000_000):
         rho = temperature(width)
-        net = Shallow.draw(width, 3, rho=rho, seed=1)
+        net = Shallow.sample(width, 3, rho=rho, seed=1)
         moved = transport(net, torch.sign)
         signs = net.out.sign()[:, None] / math.sqrt(width)
         values = {

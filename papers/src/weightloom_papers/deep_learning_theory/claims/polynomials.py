@@ -30,10 +30,10 @@ def printed_chain(x: Tensor, k: int) -> Tensor:
 
 def _cube(k: int, dims: int, seed: int) -> Tensor:
     """Random points, corners and points half-way between the multiples of 2^-k."""
-    draw = generator(seed)
-    odd = (2 * torch.randint(2**k, (400, dims), generator=draw) + 1).double() / 2 ** (k + 1)
-    near_one = 1 - torch.randint(4, (400, dims), generator=draw).double() / 2 ** (k + 1)
-    return torch.cat([Box.cube(dims, 0, 1).sample(1000, draw), odd, near_one])
+    rng = generator(seed)
+    odd = (2 * torch.randint(2**k, (400, dims), generator=rng) + 1).double() / 2 ** (k + 1)
+    near_one = 1 - torch.randint(4, (400, dims), generator=rng).double() / 2 ** (k + 1)
+    return torch.cat([Box.cube(dims, 0, 1).sample(1000, rng), odd, near_one])
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ def brute_force(size: Size) -> list[Measured]:
     rows = []
     for width in (50, 400):
         for seed in range(2 if size == "quick" else 20):
-            net = Shallow.draw(width, 3, seed=seed)
+            net = Shallow.sample(width, 3, seed=seed)
             net = Shallow(net.hidden, torch.ones_like(net.out), net.sigma)
             x = unit(3)[None]
             random = torch.randn(net.hidden.shape, generator=generator(seed)).double()
@@ -69,7 +70,7 @@ def relu_errors(size: Size) -> list[Measured]:
         for radius in (0.5, 2.0):
             pairs = []
             for seed in seeds:
-                net = Shallow.draw(width, 5, seed=seed)
+                net = Shallow.sample(width, 5, seed=seed)
                 net = Shallow(net.hidden, net.out.sign(), net.sigma)
                 x = unit(5)
                 worst = relu_worst(net, x, radius).hidden
@@ -83,7 +84,7 @@ def relu_errors(size: Size) -> list[Measured]:
                     radius=radius,
                     error=max(pairs),
                     draws=len(seeds),
-                    middle=sorted(pairs[1::2])[len(seeds) // 2],
+                    middle=statistics.median_high(pairs[1::2]),
                 )
             )
     return rows
@@ -114,7 +115,7 @@ def switching(size: Size) -> list[Measured]:
     rows = []
     for width in (200, 2000) if size == "quick" else (200, 2000, 20_000):
         for seed in range(10 if size == "quick" else 100):
-            net = Shallow.draw(width, 4, seed=seed)
+            net = Shallow.sample(width, 4, seed=seed)
             x, radius = unit(4), 1.0
             w, v = _pair(net, x, radius)
             tau = radius ** (2 / 3) / width ** (1 / 3)
@@ -143,9 +144,9 @@ def near_kink(size: Size) -> list[Measured]:
     x = torch.tensor([0.6, 0.0, -0.8])
     rows = []
     for width, tau in ((100, 0.1), (1000, 0.1), (4000, 0.3)):
-        draw, counts = generator(width), torch.empty(0)
+        rng, counts = generator(width), torch.empty(0)
         for _ in range(draws // 500):
-            v = torch.randn(500, width, 3, generator=draw)
+            v = torch.randn(500, width, 3, generator=rng)
             counts = torch.cat([counts, ((v @ x).abs() <= tau).sum(1).float()])
         for delta in (0.5, 0.1, 0.01):
             level = float(torch.quantile(counts, 1 - delta, interpolation="higher"))

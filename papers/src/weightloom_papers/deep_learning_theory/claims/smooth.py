@@ -52,9 +52,9 @@ def partitions(size: Size) -> list[Measured]:
         (1, 4, 3), (2, 3, 3), (2, 5, 5), (3, 2, 3), (3, 4, 4)
     ):  # fmt: skip
         certified = partition_of_unity(k, s, d)
-        draw = generator(d)
-        x = torch.cat([Box.cube(d, 0, 1).sample(600, draw),
-                       torch.randint(s * 2 ** (k + 1) + 1, (600, d), generator=draw).double()
+        rng = generator(d)
+        x = torch.cat([Box.cube(d, 0, 1).sample(600, rng),
+                       torch.randint(s * 2 ** (k + 1) + 1, (600, d), generator=rng).double()
                        / (s * 2 ** (k + 1))])  # fmt: skip
         y = certified.network(x)
         points = torch.cartesian_prod(*[torch.arange(s + 1).double() / s] * d).reshape(-1, d)

@@ -65,11 +65,11 @@ def affine(size: Size) -> list[Measured]:
     """Second differences of F_0 along lines in w and in x, at a random w0 and at w0 = 0."""
     rows = []
     for name, scale in (("random w0", 1.0), ("w0 = 0", 0.0)):
-        net = Shallow.draw(50, 3, "tanh")
+        net = Shallow.sample(50, 3, "tanh")
         net = Shallow(net.hidden * scale, net.out, net.sigma)
-        draw = generator(0)
-        moves = torch.randn(2, 50, 3, generator=draw, dtype=torch.float64)
-        x = torch.randn(2, 3, generator=draw, dtype=torch.float64)
+        rng = generator(0)
+        moves = torch.randn(2, 50, 3, generator=rng, dtype=torch.float64)
+        x = torch.randn(2, 3, generator=rng, dtype=torch.float64)
 
         def bend(values: list[Tensor]) -> float:
             return float((values[0] - 2 * values[1] + values[2]).abs().max())
@@ -95,7 +95,7 @@ def ordinary_least_squares(size: Size) -> list[Measured]:
     all of them are defined."""
     rows = []
     for seed in range(2 if size == "quick" else 20):
-        net = Shallow.draw(6, 2, "tanh", seed=seed)
+        net = Shallow.sample(6, 2, "tanh", seed=seed)
         model = linearize(net.network(), train="0.weight")
         x = torch.randn(12, 2, generator=generator(seed), dtype=torch.float64)
         y = torch.randn(12, generator=generator(seed + 1), dtype=torch.float64)
@@ -139,7 +139,7 @@ def at_kinks(size: Size) -> list[Measured]:
     for name, scale in (("Gaussian V0", 1.0), ("V0 = 0", 0.0)):
         grams = []
         for value in (0.0, 0.5, 1.0):
-            v = scale * Shallow.draw(2000 if size == "quick" else 50_000, 3).hidden
+            v = scale * Shallow.sample(2000 if size == "quick" else 50_000, 3).hidden
             slopes = torch.heaviside(x @ v.T, torch.tensor(value, dtype=torch.float64))
             grams.append((x @ x.T) * (slopes @ slopes.T) / len(v))
         rows.append(

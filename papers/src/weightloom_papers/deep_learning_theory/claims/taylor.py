@@ -102,7 +102,7 @@ def smooth(size: Size) -> list[Measured]:
     for name in ("tanh", "softplus", "sin", "square"):
         for radius in (0.001, 0.1, 1.0):
             for seed in range(1 if size == "quick" else 10):
-                net = Shallow.draw(100, 3, name, seed=seed)
+                net = Shallow.sample(100, 3, name, seed=seed)
                 x = unit(3)[None]
                 noise = torch.randn(net.hidden.shape, generator=generator(seed)).double()
                 for move in ((net.out > 0)[:, None] * x, net.out[:, None] * x, noise):

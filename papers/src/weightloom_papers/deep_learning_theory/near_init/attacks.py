@@ -77,7 +77,7 @@ def relu_worst(net: Shallow, x: Tensor, radius: float) -> Attack:
     For the ReLU and output weights of one magnitude. The bound is the sharp form of Prop. 3.7 at
     delta = 0.01.
 
-    >>> net, x = Shallow.draw(400, 3), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    >>> net, x = Shallow.sample(400, 3), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     >>> worst = relu_worst(net, x, 1.0)
     >>> gap = net(x[None], worst.hidden) - net.taylor(x[None], worst.hidden)
     >>> bool((gap.abs() - worst.error).abs() < 1e-12), worst.ratio < 1
@@ -172,7 +172,7 @@ def attack(
     chooses x on the sphere afterwards, which the proposition does not cover; for the ReLU it also
     uses the exact worst V at many points x.
 
-    >>> attack(Shallow.draw(500, 3, "tanh"), radius=1.0, steps=20).ratio < 1
+    >>> attack(Shallow.sample(500, 3, "tanh"), radius=1.0, steps=20).ratio < 1
     True
     """
     if not 0 < radius < math.inf:
@@ -341,7 +341,7 @@ def taylor_errors(
     rows: list[TaylorError] = []
     for width in widths:
         for seed in seeds:
-            net = Shallow.draw(width, dims, activation, rho=rho, seed=seed)
+            net = Shallow.sample(width, dims, activation, rho=rho, seed=seed)
             rows.append(_row(net, radius, seed, delta, steps))
     return rows
 

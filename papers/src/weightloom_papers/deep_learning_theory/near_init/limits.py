@@ -90,11 +90,11 @@ def temperature(width: int, constant: float = 1.0) -> float:
 def transport(net: Shallow, move: Map, *, printed: bool = False) -> Tensor:
     """V [m, d] of Eq. (3.13), corrected: rows v_0j + T(v_0j) / (m out_j).
 
-    ``net`` has out_j = a_j rho / sqrt(m), as from `Shallow.draw` with ``rho``, so that
+    ``net`` has out_j = a_j rho / sqrt(m), as from `Shallow.sample` with ``rho``, so that
     a_j / (rho sqrt m) = 1 / (m out_j). ``move`` is T: rows [n, d] to [n, d]. With ``printed=True``
     the displacement is a_j rho / sqrt(m) T(v_0j) = out_j T(v_0j), as printed.
 
-    >>> net = Shallow.draw(2000, 2, rho=0.1)
+    >>> net = Shallow.sample(2000, 2, rho=0.1)
     >>> V, x = transport(net, lambda v: v.sign()), torch.eye(2, dtype=torch.float64)
     >>> limit = infinite_width(lambda v: v.sign(), x, draws=10_000).mean  # E |sign(g)| / 2 = 1/2
     >>> bool((net.taylor(x, V) - limit).abs().max() < 0.15)
@@ -169,7 +169,7 @@ def _moved(move: Map, rows: Tensor) -> Tensor:
 def tangent_gram(net: Shallow, x: Tensor, x2: Tensor | None = None) -> Tensor:
     """k_m of the first layer, which is the trained one: x [n, d], x2 [m, d] to [n, m].
 
-    >>> net, x = Shallow.draw(500, 3), torch.randn(4, 3, dtype=torch.float64)
+    >>> net, x = Shallow.sample(500, 3), torch.randn(4, 3, dtype=torch.float64)
     >>> J = net.features(x)
     >>> torch.allclose(tangent_gram(net, x), J @ J.T)
     True

@@ -169,7 +169,7 @@ def plant(
     m = width_needed(k, dims, tau, delta) if width is None else width
     _check_width(m, dims, tau, max_nodes)
     # out_j = a_j tau / sqrt m, rounded to the type in which the network will run.
-    start = Shallow.draw(m, dims, rho=tau, seed=seed)
+    start = Shallow.sample(m, dims, rho=tau, seed=seed)
     start = Shallow(start.hidden.to(dtype).double(), start.out.to(dtype).double(), start.sigma)
     moved, signal = _lengthen(start, alpha, beta, tau, spread)
     moved = moved.to(dtype).double()

@@ -99,7 +99,7 @@ def _check_smoothness(sigma: Activation) -> None:
 class Shallow:
     """F(x; V) = sum_j out_j sigma(v_j . x) at its initial weights ``hidden`` = V0.
 
-    >>> net = Shallow.draw(width=1000, dims=3, seed=0)
+    >>> net = Shallow.sample(width=1000, dims=3, seed=0)
     >>> x = torch.randn(4, 3, dtype=torch.float64)
     >>> torch.allclose(net(x), net.network()(x)[:, 0])
     True
@@ -121,7 +121,7 @@ class Shallow:
             raise ConfigError("the weights hold NaN or infinity; nothing is near such a network")
 
     @classmethod
-    def draw(
+    def sample(
         cls,
         width: int,
         dims: int,
@@ -204,7 +204,7 @@ def largest_output(net: Shallow) -> float:
     F is linear on the cones between the lines v_j . x = 0, so the supremum on the circle is at one
     of those lines or where x points along the gradient of its cone.
 
-    >>> net = Shallow.draw(200, 2)
+    >>> net = Shallow.sample(200, 2)
     >>> angle = torch.linspace(0, 2 * math.pi, 2000, dtype=torch.float64)
     >>> on_grid = float(net(torch.stack([angle.cos(), angle.sin()], 1)).abs().max())
     >>> on_grid <= largest_output(net) < 1.001 * on_grid

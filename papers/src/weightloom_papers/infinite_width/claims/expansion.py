@@ -55,18 +55,20 @@ TAYLOR = PaperClaim(
     printed=Statement(
         "h_i(w - mu grad h_j) = sum_r (-mu)^r K^(r) / r!, K^(r) = <grad^r h_i, (grad h_j)^r> "
         "(smooth activations; checked to order 8)",
-        lambda seen: Evidence(
-            seen.errors[8],
+        lambda measured: Evidence(
+            measured.errors[8],
             # the next term, a few times K^(9) / 9! 0.05^9, is far below; 1e-9 of the movement
-            1e-9 * max(1.0, seen.moved),
-            f"tanh, H = 2, mu = 0.05, outputs move by up to {seen.moved:.2g}: left after r terms "
-            + ", ".join(f"{r}: {e:.1e}" for r, e in seen.errors.items()),
+            1e-9 * max(1.0, measured.moved),
+            f"tanh, H = 2, mu = 0.05, outputs move by up to {measured.moved:.2g}: left "
+            "after r terms " + ", ".join(f"{r}: {e:.1e}" for r, e in measured.errors.items()),
         ),
     ),
     wrong=Statement(
         "the same without 1 / r!",
-        lambda seen: Evidence(
-            seen.plain, 1e-9 * max(1.0, seen.moved), f"without 1 / r!: off by {seen.plain:.1e}"
+        lambda measured: Evidence(
+            measured.plain,
+            1e-9 * max(1.0, measured.moved),
+            f"without 1 / r!: off by {measured.plain:.1e}",
         ),
     ),
 )
@@ -103,15 +105,15 @@ def _measure_coupling(size: Size) -> OutputCoupling:
     return OutputCoupling(rms, width)
 
 
-def _couples(seen: OutputCoupling, zero: tuple[tuple[bool, bool], ...]) -> Evidence:
-    worst = max(seen.rms[key] for key in zero)
+def _couples(measured: OutputCoupling, zero: tuple[tuple[bool, bool], ...]) -> Evidence:
+    worst = max(measured.rms[key] for key in zero)
     names = {True: "=", False: "!="}
     values = ", ".join(
-        f"d1 {names[a]} d, d2 {names[b]} d: {value:.3g}" for (a, b), value in seen.rms.items()
+        f"d1 {names[a]} d, d2 {names[b]} d: {value:.3g}" for (a, b), value in measured.rms.items()
     )
-    at = f"leaky ReLU, L = 2, n = {seen.width}: root mean square of n T for k = 2, {values}"
+    at = f"leaky ReLU, L = 2, n = {measured.width}: root mean square of n T for k = 2, {values}"
     return Evidence(
-        worst + (min(seen.rms[key] for key in seen.rms if key not in zero) == 0), 1e-9, at
+        worst + (min(measured.rms[key] for key in measured.rms if key not in zero) == 0), 1e-9, at
     )
 
 
@@ -122,15 +124,15 @@ LEMMA_3 = PaperClaim(
     measure=_measure_coupling,
     printed=Statement(
         "n^(k-1) T tends to a product of Gaussians if d1 = ... = dk = d, and to 0 otherwise",
-        lambda seen: _couples(seen, ((True, False), (False, True), (False, False))),
+        lambda measured: _couples(measured, ((True, False), (False, True), (False, False))),
     ),
     corrected=Statement(
         "only the last has to be: it tends to 0 if dk != d, and not if d1, ..., d(k-1) differ from "
         "d (the orders in n stay as they are)",
-        lambda seen: _couples(seen, ((True, False), (False, False))),
+        lambda measured: _couples(measured, ((True, False), (False, False))),
     ),
     wrong=Statement(
-        "only the first has to be equal to d", lambda seen: _couples(seen, ((False, True),))
+        "only the first has to be equal to d", lambda measured: _couples(measured, ((False, True),))
     ),
 )
 
@@ -203,14 +205,15 @@ def _eq_51(net: NarrowHypernetworks, v: Tensor, z: float) -> Tensor:
     return product
 
 
-def _product_rule(seen: ProductRule, factor: float) -> Evidence:
+def _product_rule(measured: ProductRule, factor: float) -> Evidence:
     off = []
-    for (depth, _), ends in seen.terms.items():
+    for (depth, _), ends in measured.terms.items():
         off += [abs(end / factor ** (depth - 1) - 1) for end in ends]
-    for depth, ends in seen.gradients.items():
+    for depth, ends in measured.gradients.items():
         off += [abs(end / factor ** (depth - 1) - 1) for end in ends]
     at = "leaky ReLU, g of width 1: K^(3) over Eq. 47 and dh/df^1 over Eq. 51: " + ", ".join(
-        f"H = {d}: {seen.terms[d, 3][1]:.4g} and {seen.gradients[d][1]:.4g}" for d in (1, 2, 3)
+        f"H = {d}: {measured.terms[d, 3][1]:.4g} and {measured.gradients[d][1]:.4g}"
+        for d in (1, 2, 3)
     )
     return Evidence(max(off), 1e-6, at)
 
@@ -223,17 +226,17 @@ LEMMA_4 = PaperClaim(
     printed=Statement(
         "K^(r) = sum over alpha of r!/(alpha_1! ...) z prod p'(g^d) prod <grad^alpha_d f^d, (grad "
         "h)^alpha_d>, and dh/df^d = a^(d-1) prod f p'",
-        lambda seen: _product_rule(seen, 1.0),
+        lambda measured: _product_rule(measured, 1.0),
     ),
     corrected=Statement(
         "with the activations sqrt(2) p of Eq. 3 both carry a factor sqrt(2) for each hidden layer "
         "of g that they pass, 2^((H-1)/2) in Eq. 47",
-        lambda seen: _product_rule(seen, math.sqrt(2)),
+        lambda measured: _product_rule(measured, math.sqrt(2)),
     ),
     wrong=Statement(
         "with the factors of sqrt(2), and without the multinomial coefficients",
-        lambda seen: Evidence(
-            seen.plain, 1e-6, f"H = 3, r = 3: off by {seen.plain:.2g} in the median"
+        lambda measured: Evidence(
+            measured.plain, 1e-6, f"H = 3, r = 3: off by {measured.plain:.2g} in the median"
         ),
     ),
 )

@@ -59,21 +59,21 @@ def _means(
     return KernelMeans(mean, error, widths, draws)
 
 
-def _against(seen: KernelMeans, formula: Formula, what: str) -> Evidence:
+def _against(measured: KernelMeans, formula: Formula, what: str) -> Evidence:
     """Deviation in standard errors; the effect of finite widths, 1 / width, adds to the error."""
     worst, at = -1.0, ""
-    for depths, mean in seen.mean.items():
+    for depths, mean in measured.mean.items():
         wanted = formula(depths)
         layers = sum(depths)
-        noise = seen.error[depths] + wanted.abs() * layers / min(seen.widths) / ERRORS
+        noise = measured.error[depths] + wanted.abs() * layers / min(measured.widths) / ERRORS
         off = (mean - wanted).abs() / noise
         i, j = divmod(int(off.argmax()), 2)
         if float(off.max()) > worst:
             worst = float(off.max())
             at = (
                 f"L = {depths[0]}, H = {depths[1]}: {what} {float(wanted[i, j]):.4f} against "
-                f"{float(mean[i, j]):.4f} +- {float(seen.error[depths][i, j]):.4f} "
-                f"({seen.draws} networks of widths {seen.widths[0]}, {seen.widths[1]})"
+                f"{float(mean[i, j]):.4f} +- {float(measured.error[depths][i, j]):.4f} "
+                f"({measured.draws} networks of widths {measured.widths[0]}, {measured.widths[1]})"
             )
     return Evidence(worst, ERRORS, at)
 
@@ -108,15 +108,15 @@ PRIOR = PaperClaim(
     printed=Statement(
         "outputs have covariance Lam^H = Sigma^(H-1) S^L, with the covariance S^L of f after L "
         "activations",
-        lambda seen: _against(seen, _prior(Form(steps=0)), "with S^L"),
+        lambda measured: _against(measured, _prior(Form(steps=0)), "with S^L"),
     ),
     corrected=Statement(
         "f has L matrices and L - 1 activations: S^(L-1) in place of S^L",
-        lambda seen: _against(seen, _library("nngp"), "HyperKernel"),
+        lambda measured: _against(measured, _library("nngp"), "HyperKernel"),
     ),
     wrong=Statement(
         "S^(L-2) in place of S^L",
-        lambda seen: _against(seen, _prior(Form(steps=-2)), "with S^(L-2)"),
+        lambda measured: _against(measured, _prior(Form(steps=-2)), "with S^(L-2)"),
     ),
 )
 
@@ -127,15 +127,15 @@ EQ_73 = PaperClaim(
     measure=_measure_prior,
     printed=Statement(
         "Sigma^l = sqrt(2) E[s(u) s(v)]",
-        lambda seen: _against(seen, _prior(Form(factor=1 / math.sqrt(2))), "with sqrt(2)"),
+        lambda measured: _against(measured, _prior(Form(factor=1 / math.sqrt(2))), "with sqrt(2)"),
     ),
     corrected=Statement(
         "Sigma^l = 2 E[s(u) s(v)], as in Eq. 9",
-        lambda seen: _against(seen, _prior(Form()), "with 2"),
+        lambda measured: _against(measured, _prior(Form()), "with 2"),
     ),
     wrong=Statement(
         "Sigma^l = 1.8 E[s(u) s(v)]",
-        lambda seen: _against(seen, _prior(Form(factor=0.9)), "with 1.8"),
+        lambda measured: _against(measured, _prior(Form(factor=0.9)), "with 1.8"),
     ),
 )
 
@@ -150,10 +150,12 @@ def _measure_f(size: Size) -> KernelMeans:
     return _means(lambda sample: sample.weight_covariance, ((2, 1), (3, 1), (4, 1)), widths, draws)
 
 
-def _against_f(seen: KernelMeans, formula: Formula, what: str) -> Evidence:
+def _against_f(measured: KernelMeans, formula: Formula, what: str) -> Evidence:
     # the width of g does not enter
     return _against(
-        KernelMeans(seen.mean, seen.error, (seen.widths[0],) * 2, seen.draws), formula, what
+        KernelMeans(measured.mean, measured.error, (measured.widths[0],) * 2, measured.draws),
+        formula,
+        what,
     )
 
 
@@ -181,15 +183,17 @@ EQ_10 = PaperClaim(
     printed=Statement(
         "S^l = 2 E[s(u) s(v)] with (u, v) ~ N(0, Gamma^l), where Gamma^l holds S^l itself (its "
         "solution: correlation 1)",
-        lambda seen: _against_f(seen, _circular, "fixed point"),
+        lambda measured: _against_f(measured, _circular, "fixed point"),
     ),
     corrected=Statement(
         "Gamma^l holds S^(l-1)",
-        lambda seen: _against_f(seen, lambda d: covariances(X, d[0] - 1)[-1], "S^(L-1)"),
+        lambda measured: _against_f(measured, lambda d: covariances(X, d[0] - 1)[-1], "S^(L-1)"),
     ),
     wrong=Statement(
         "Gamma^l holds S^(l-2)",
-        lambda seen: _against_f(seen, lambda d: covariances(X, d[0] // 2)[-1], "every other step"),
+        lambda measured: _against_f(
+            measured, lambda d: covariances(X, d[0] // 2)[-1], "every other step"
+        ),
     ),
 )
 
@@ -200,18 +204,18 @@ EQ_35 = PaperClaim(
     measure=_measure_f,
     printed=Statement(
         "Sigma^0 = x . x', Sigma^l = E[s(u) s(v)]: the covariance of pre-activations",
-        lambda seen: _against_f(seen, lambda d: _eq_35(d, 1.0), "as printed"),
+        lambda measured: _against_f(measured, lambda d: _eq_35(d, 1.0), "as printed"),
     ),
     corrected=Statement(
         "Sigma^0 = x . x' / n_0 and Sigma^l = 2 E[s(u) s(v)] over N(0, [Sigma^(l-1)]); y^(l+1) has "
         "covariance Sigma^l (third part of Lemma 2)",
-        lambda seen: _against_f(
-            seen, lambda d: Tower(depth=d[0])(X, kind="nngp"), "the library's Tower"
+        lambda measured: _against_f(
+            measured, lambda d: Tower(depth=d[0])(X, kind="nngp"), "the library's Tower"
         ),
     ),
     wrong=Statement(
         "with the factor 2 and without 1 / n_0",
-        lambda seen: _against_f(seen, lambda d: _eq_35(d, 2.0), "without 1 / n_0"),
+        lambda measured: _against_f(measured, lambda d: _eq_35(d, 2.0), "without 1 / n_0"),
     ),
 )
 
@@ -238,16 +242,16 @@ HYPERKERNEL = PaperClaim(
     printed=Statement(
         "K^h -> Theta^f Theta^g, Theta^g = sum_l Sigma^l prod_(h > l) Sigmadot^h, where Sigmadot = "
         "2 E[s' s'] has no factor of S",
-        lambda seen: _against(seen, _tangent(Form(backward=0)), "without S"),
+        lambda measured: _against(measured, _tangent(Form(backward=0)), "without S"),
     ),
     corrected=Statement(
         "each backward step through g carries a factor S(x, x'), because the weights at x and x' "
         "are correlated: Theta^g = sum_l Sigma^l prod_(h > l) S Sigmadot^h",
-        lambda seen: _against(seen, _library("ntk"), "HyperKernel"),
+        lambda measured: _against(measured, _library("ntk"), "HyperKernel"),
     ),
     wrong=Statement(
         "one factor of S, however many steps",
-        lambda seen: _against(seen, _tangent(Form(backward=1)), "one S"),
+        lambda measured: _against(measured, _tangent(Form(backward=1)), "one S"),
     ),
 )
 
@@ -286,15 +290,15 @@ INDEX = PaperClaim(
     printed=Statement(
         "the product over h = l+1 .. H-1 is of factors Sigmadot with the index l of the sum (here: "
         "the first layer's, three times, with the factors of S put in)",
-        lambda seen: _against(seen, _product(lambda h: 1, 1), "the first layer's"),
+        lambda measured: _against(measured, _product(lambda h: 1, 1), "the first layer's"),
     ),
     corrected=Statement(
         "it is of Sigmadot^h, each layer's own",
-        lambda seen: _against(seen, _product(lambda h: h, 1), "each layer's own"),
+        lambda measured: _against(measured, _product(lambda h: h, 1), "each layer's own"),
     ),
     wrong=Statement(
         "each layer's own, without the factors of S",
-        lambda seen: _against(seen, _product(lambda h: h, 0), "without S"),
+        lambda measured: _against(measured, _product(lambda h: h, 0), "without S"),
     ),
 )
 
@@ -329,9 +333,12 @@ def _measure_backward(size: Size) -> BackwardStep:
     return BackwardStep(float(mean), float(error), width, s, s * (Z @ Z.T) / 3)
 
 
-def _step(seen: BackwardStep, wanted: float, what: str) -> Evidence:
-    at = f"{what}: {wanted:.4f} against {seen.mean:.4f} +- {seen.error:.4f} (width {seen.width})"
-    return Evidence(abs(seen.mean - wanted) / seen.error, ERRORS, at)
+def _step(measured: BackwardStep, wanted: float, what: str) -> Evidence:
+    at = (
+        f"{what}: {wanted:.4f} against {measured.mean:.4f} +- {measured.error:.4f} (width "
+        f"{measured.width})"
+    )
+    return Evidence(abs(measured.mean - wanted) / measured.error, ERRORS, at)
 
 
 EQ_81 = PaperClaim(
@@ -341,15 +348,19 @@ EQ_81 = PaperClaim(
     measure=_measure_backward,
     printed=Statement(
         "(2/m) V Z Z' V'^T -> sqrt(2) E[s(u) s(v)] I",
-        lambda seen: _step(seen, float(dual(seen.lam)[0, 1]) / math.sqrt(2), "sqrt(2) E[s s]"),
+        lambda measured: _step(
+            measured, float(dual(measured.lam)[0, 1]) / math.sqrt(2), "sqrt(2) E[s s]"
+        ),
     ),
     corrected=Statement(
         "-> 2 S(x, x') E[s'(u) s'(v)] I",
-        lambda seen: _step(seen, float(seen.s[0, 1] * derivative(seen.lam)[0, 1]), "2 S E[s' s']"),
+        lambda measured: _step(
+            measured, float(measured.s[0, 1] * derivative(measured.lam)[0, 1]), "2 S E[s' s']"
+        ),
     ),
     wrong=Statement(
         "-> 2 E[s'(u) s'(v)] I",
-        lambda seen: _step(seen, float(derivative(seen.lam)[0, 1]), "2 E[s' s']"),
+        lambda measured: _step(measured, float(derivative(measured.lam)[0, 1]), "2 E[s' s']"),
     ),
 )
 

@@ -44,19 +44,19 @@ def _measure_spread(size: Size) -> KernelSpread:
     return KernelSpread(relative, draws)
 
 
-def _spread(seen: KernelSpread, wide: tuple[bool, bool]) -> Evidence:
+def _spread(measured: KernelSpread, wide: tuple[bool, bool]) -> Evidence:
     """Variance with f, g or both wide, over the variance of narrow networks."""
-    narrow, large = min(seen.relative)[0], max(seen.relative)[0]
+    narrow, large = min(measured.relative)[0], max(measured.relative)[0]
     widths = (large if wide[0] else narrow, large if wide[1] else narrow)
-    ratio = seen.relative[widths] / seen.relative[narrow, narrow]
-    values = ", ".join(f"({n}, {m}): {v:.3g}" for (n, m), v in seen.relative.items())
-    at = f"L = H = 2, {seen.draws} draws: relative variance of K^h(u, u) at widths {values}"
+    ratio = measured.relative[widths] / measured.relative[narrow, narrow]
+    values = ", ".join(f"({n}, {m}): {v:.3g}" for (n, m), v in measured.relative.items())
+    at = f"L = H = 2, {measured.draws} draws: relative variance of K^h(u, u) at widths {values}"
     return Evidence(ratio, 0.1, at)
 
 
-def _only_both(seen: KernelSpread) -> Evidence:
-    both = _spread(seen, (True, True))
-    single = min(_spread(seen, wide).seen for wide in ((True, False), (False, True)))
+def _only_both(measured: KernelSpread) -> Evidence:
+    both = _spread(measured, (True, True))
+    single = min(_spread(measured, wide).seen for wide in ((True, False), (False, True)))
     return Evidence(both.seen + (single < 0.1), both.allowed, both.at)
 
 
@@ -70,7 +70,7 @@ BOTH_WIDE = PaperClaim(
         "(checked: below a tenth with both, not with either alone)",
         _only_both,
     ),
-    wrong=Statement("a wide f is enough", lambda seen: _spread(seen, (True, False))),
+    wrong=Statement("a wide f is enough", lambda measured: _spread(measured, (True, False))),
 )
 
 
@@ -104,19 +104,19 @@ def _measure_tails(size: Size) -> OutputTails:
     return OutputTails(kurtosis, error)
 
 
-def _tails(seen: OutputTails, narrow: bool, wanted: float, extra: float) -> Evidence:
-    widths = min(seen.kurtosis) if narrow else max(seen.kurtosis)
-    value, noise = seen.kurtosis[widths], seen.error[widths]
+def _tails(measured: OutputTails, narrow: bool, wanted: float, extra: float) -> Evidence:
+    widths = min(measured.kurtosis) if narrow else max(measured.kurtosis)
+    value, noise = measured.kurtosis[widths], measured.error[widths]
     at = f"L = H = 2, widths {widths}: kurtosis {value:.2f} +- {noise:.2f} against {wanted:.4g}"
     return Evidence(abs(value - wanted), 4 * noise + extra, at)
 
 
-def _finite(seen: OutputTails, both: bool) -> float:
+def _finite(measured: OutputTails, both: bool) -> float:
     """Relative effect of finite widths: v ~ S^2, and S has relative variance 5 / n.
 
     A fifth is added for terms of higher order.
     """
-    n, m = max(seen.kurtosis)
+    n, m = max(measured.kurtosis)
     return 1.2 * (20 / n + (5 / m if both else 0))
 
 
@@ -128,11 +128,11 @@ GAUSSIAN = PaperClaim(
     printed=Statement(
         "outputs tend to Gaussians as n, then m grow (checked: kurtosis 3, up to what finite "
         "widths add)",
-        lambda seen: _tails(seen, False, 3.0, 3 * _finite(seen, True)),
+        lambda measured: _tails(measured, False, 3.0, 3 * _finite(measured, True)),
     ),
     wrong=Statement(
         "a wide f is enough (m = 4)",
-        lambda seen: _tails(seen, True, 3.0, 3 * _finite(seen, False)),
+        lambda measured: _tails(measured, True, 3.0, 3 * _finite(measured, False)),
     ),
 )
 
@@ -144,11 +144,11 @@ NARROW = PaperClaim(
     printed=Statement(
         "with f wide and g of width m, h is a mixture and not Gaussian: for H = 2 its kurtosis is "
         "3 (1 + 5/m)",
-        lambda seen: _tails(seen, True, 6.75, 6.75 * _finite(seen, False)),
+        lambda measured: _tails(measured, True, 6.75, 6.75 * _finite(measured, False)),
     ),
     wrong=Statement(
         "its kurtosis is 3 (1 + 2/m)",
-        lambda seen: _tails(seen, True, 4.5, 4.5 * _finite(seen, False)),
+        lambda measured: _tails(measured, True, 4.5, 4.5 * _finite(measured, False)),
     ),
 )
 
@@ -186,15 +186,20 @@ def _measure_mean(size: Size) -> MeanOfKernel:
     return MeanOfKernel(mean, error, float(hyperkernel(CONDITION, z, (4, 4))[0, 1]))
 
 
-def _means_text(seen: MeanOfKernel) -> str:
-    rows = ", ".join(f"{w}: {seen.mean[w]:.3f} +- {seen.error[w]:.3f}" for w in seen.mean)
-    return f"L = H = 4, x = (1, 0), angle 0.5, mean kernel at widths {rows}; limit {seen.limit:.3f}"
+def _means_text(measured: MeanOfKernel) -> str:
+    rows = ", ".join(
+        f"{w}: {measured.mean[w]:.3f} +- {measured.error[w]:.3f}" for w in measured.mean
+    )
+    return (
+        f"L = H = 4, x = (1, 0), angle 0.5, mean kernel at widths {rows}; limit "
+        f"{measured.limit:.3f}"
+    )
 
 
-def _mean(seen: MeanOfKernel, factor: float) -> Evidence:
-    wanted = factor * seen.limit
-    off = max(abs(seen.mean[w] - wanted) / seen.error[w] for w in seen.mean)
-    return Evidence(off, 4, _means_text(seen))
+def _mean(measured: MeanOfKernel, factor: float) -> Evidence:
+    wanted = factor * measured.limit
+    off = max(abs(measured.mean[w] - wanted) / measured.error[w] for w in measured.mean)
+    return Evidence(off, 4, _means_text(measured))
 
 
 MEAN = PaperClaim(
@@ -205,18 +210,18 @@ MEAN = PaperClaim(
     printed=Statement(
         "the mean of the empirical kernel equals the limit at finite widths of g too (checked: g "
         "of width 10, f of width 100, and 500 in the full run)",
-        lambda seen: _mean(seen, 1.0),
+        lambda measured: _mean(measured, 1.0),
     ),
     corrected=Statement(
         "it is larger, by a factor that tends to 1 as f grows wide (checked: more than 1.3 times "
         "the limit at width 100, less at 500)",
-        lambda seen: Evidence(
-            max(1.3 * seen.limit, seen.mean.get((500, 10), 0.0)),
-            seen.mean[100, 10] - 4 * seen.error[100, 10],
-            _means_text(seen),
+        lambda measured: Evidence(
+            max(1.3 * measured.limit, measured.mean.get((500, 10), 0.0)),
+            measured.mean[100, 10] - 4 * measured.error[100, 10],
+            _means_text(measured),
         ),
     ),
-    wrong=Statement("it is larger by 5 percent", lambda seen: _mean(seen, 1.05)),
+    wrong=Statement("it is larger by 5 percent", lambda measured: _mean(measured, 1.05)),
 )
 
 
@@ -248,15 +253,16 @@ def _measure_visible(size: Size) -> FormulaDistance:
     return values
 
 
-def _visible(seen: FormulaDistance, name: str) -> Evidence:
+def _visible(measured: FormulaDistance, name: str) -> Evidence:
     """Seen: four standard errors; allowed: the distance of the two formulas."""
-    apart = abs(seen.with_s[name] - seen.without[name])
+    apart = abs(measured.with_s[name] - measured.without[name])
     at = (
-        f"x = {name}, L = H = 4, angle 0.5: {seen.mean[name]:.3f} +- {seen.error[name]:.3f}; the "
-        f"formula with factors S says {seen.with_s[name]:.3f}, the printed one without "
-        f"{seen.without[name]:.3f}"
+        f"x = {name}, L = H = 4, angle 0.5: {measured.mean[name]:.3f} +- "
+        f"{measured.error[name]:.3f}; the "
+        f"formula with factors S says {measured.with_s[name]:.3f}, the printed one without "
+        f"{measured.without[name]:.3f}"
     )
-    return Evidence(4 * seen.error[name], apart, at)
+    return Evidence(4 * measured.error[name], apart, at)
 
 
 SECTION_5_1 = PaperClaim(
@@ -267,13 +273,13 @@ SECTION_5_1 = PaperClaim(
     printed=Statement(
         "the experiment with x = (1, -1) verifies Theorem 3 (checked: it can tell its formula with "
         "the factors S from the one without)",
-        lambda seen: _visible(seen, "(1, -1)"),
+        lambda measured: _visible(measured, "(1, -1)"),
     ),
     corrected=Statement(
         "with x = (1, -1) S = 1 and it cannot; with x = (1, 0), as in the figure, it can",
-        lambda seen: _visible(seen, "(1, 0)"),
+        lambda measured: _visible(measured, "(1, 0)"),
     ),
-    wrong=Statement("with x = (1, 1) it can", lambda seen: _visible(seen, "(1, 1)")),
+    wrong=Statement("with x = (1, 1) it can", lambda measured: _visible(measured, "(1, 1)")),
 )
 
 
@@ -301,16 +307,18 @@ def _measure_angles(size: Size) -> AngleKernels:
     return AngleKernels(tuple(both), tuple(single), max(errors), angles)
 
 
-def _follows(seen: AngleKernels, values: tuple[float, ...]) -> Evidence:
+def _follows(measured: AngleKernels, values: tuple[float, ...]) -> Evidence:
     """Against the limit between z(0) and z(angle), which is the figure's curve."""
-    limits = [hyperkernel(CONDITION, _at(a), (4, 4)) for a in seen.angles]
+    limits = [hyperkernel(CONDITION, _at(a), (4, 4)) for a in measured.angles]
     wanted = [float(k[0, 1] / (k[0, 0] * k[1, 1]).sqrt()) for k in limits]
     off = max(abs(v - w) for v, w in zip(values, wanted, strict=True))
     at = "L = H = 4, widths 500, K / sqrt(K K) at angles 0, 0.5, 1, 1.5: "
     at += ", ".join(f"{v:.3f}" for v in values)
     limit = ", ".join(f"{w:.3f}" for w in wanted)
     # widths of 500 change a ratio by a few times 1 / 500
-    return Evidence(off, 5 * seen.error + 0.02, f"{at}; limit {limit} (+- {seen.error:.3f})")
+    return Evidence(
+        off, 5 * measured.error + 0.02, f"{at}; limit {limit} (+- {measured.error:.3f})"
+    )
 
 
 EQ_17 = PaperClaim(
@@ -320,16 +328,16 @@ EQ_17 = PaperClaim(
     measure=_measure_angles,
     printed=Statement(
         "the curve of Figure 1 (b) is grad h(x, z(t)) . grad h(x, z(t)), with one angle twice",
-        lambda seen: _follows(seen, seen.both),
+        lambda measured: _follows(measured, measured.both),
     ),
     corrected=Statement(
         "it is grad h(x, z(0)) . grad h(x, z(t)); with one angle twice the kernel does not depend "
         "on it",
-        lambda seen: _follows(seen, seen.single),
+        lambda measured: _follows(measured, measured.single),
     ),
     wrong=Statement(
         "it is proportional to 1 + cos(t)",
-        lambda seen: _follows(seen, tuple((1 + math.cos(a)) / 2 for a in seen.angles)),
+        lambda measured: _follows(measured, tuple((1 + math.cos(a)) / 2 for a in measured.angles)),
     ),
 )
 
@@ -354,10 +362,10 @@ def _measure_scale(size: Size) -> dict[float, tuple[float, float]]:
     return means
 
 
-def _scale(seen: dict[float, tuple[float, float]], power: int) -> Evidence:
-    off = {a: abs(mean - (1 + a * a) ** power) / error for a, (mean, error) in seen.items()}
+def _scale(measured: dict[float, tuple[float, float]], power: int) -> Evidence:
+    off = {a: abs(mean - (1 + a * a) ** power) / error for a, (mean, error) in measured.items()}
     leak, worst = max(off.items(), key=lambda pair: pair[1])
-    values = ", ".join(f"slope {a:g}: {m:.3f} +- {e:.3f}" for a, (m, e) in seen.items())
+    values = ", ".join(f"slope {a:g}: {m:.3f} +- {e:.3f}" for a, (m, e) in measured.items())
     at = f"mean square after three layers of width 200 over that of the input: {values}"
     return Evidence(worst, 5, f"{at}; worst at slope {leak:g}")
 
@@ -370,13 +378,13 @@ SCALE = PaperClaim(
     printed=Statement(
         "the factors 1/sqrt(n) and sqrt(2) keep the scale of activations, for ReLU and for leaky "
         "ReLU of slope a",
-        lambda seen: _scale(seen, 0),
+        lambda measured: _scale(measured, 0),
     ),
     corrected=Statement(
         "they do for ReLU; leaky ReLU multiplies the mean square by 1 + a^2 in each layer",
-        lambda seen: _scale(seen, 3),
+        lambda measured: _scale(measured, 3),
     ),
-    wrong=Statement("by (1 + a^2) once, however many layers", lambda seen: _scale(seen, 1)),
+    wrong=Statement("by (1 + a^2) once, however many layers", lambda measured: _scale(measured, 1)),
 )
 
 
@@ -389,10 +397,10 @@ def _measure_slope(size: Size) -> tuple[tuple[float, float], ...]:
     return tuple(zip(x.tolist(), quotient.tolist(), strict=True))
 
 
-def _slope_is(seen: tuple[tuple[float, float], ...], below: float, above: float) -> Evidence:
-    off = [(abs(d - (above if x > 0 else below)), x, d) for x, d in seen]
+def _slope_is(measured: tuple[tuple[float, float], ...], below: float, above: float) -> Evidence:
+    off = [(abs(d - (above if x > 0 else below)), x, d) for x, d in measured]
     worst, x, d = max(off)
-    return Evidence(worst, 1e-9, f"{len(seen)} points: at {x:.3f} the slope of ReLU is {d:.6f}")
+    return Evidence(worst, 1e-9, f"{len(measured)} points: at {x:.3f} the slope of ReLU is {d:.6f}")
 
 
 RELU_SLOPE = PaperClaim(
@@ -401,12 +409,13 @@ RELU_SLOPE = PaperClaim(
     items=(18,),
     measure=_measure_slope,
     printed=Statement(
-        "the derivative of ReLU is sgn(x) = x / |x|", lambda seen: _slope_is(seen, -1.0, 1.0)
+        "the derivative of ReLU is sgn(x) = x / |x|",
+        lambda measured: _slope_is(measured, -1.0, 1.0),
     ),
     corrected=Statement(
-        "it is the step, 0 below and 1 above zero", lambda seen: _slope_is(seen, 0.0, 1.0)
+        "it is the step, 0 below and 1 above zero", lambda measured: _slope_is(measured, 0.0, 1.0)
     ),
-    wrong=Statement("it is (1 + sgn(x)) / 4", lambda seen: _slope_is(seen, 0.0, 0.5)),
+    wrong=Statement("it is (1 + sgn(x)) / 4", lambda measured: _slope_is(measured, 0.0, 0.5)),
 )
 
 CLAIMS = (

@@ -57,10 +57,10 @@ def _measure_dependence(size: Size) -> PriorDependence:
     return PriorDependence(mean, error)
 
 
-def _same(seen: PriorDependence, other: str) -> Evidence:
-    off = abs(seen.mean[other] - seen.mean["as they are"])
-    noise = seen.error[other] + seen.error["as they are"]
-    values = ", ".join(f"{n}: {m:.3f} +- {seen.error[n]:.3f}" for n, m in seen.mean.items())
+def _same(measured: PriorDependence, other: str) -> Evidence:
+    off = abs(measured.mean[other] - measured.mean["as they are"])
+    noise = measured.error[other] + measured.error["as they are"]
+    values = ", ".join(f"{n}: {m:.3f} +- {measured.error[n]:.3f}" for n, m in measured.mean.items())
     return Evidence(off / noise, 4, f"L = H = 3, Lam^H(u, u') for inputs {values}")
 
 
@@ -71,15 +71,15 @@ COROLLARY_1 = PaperClaim(
     measure=_measure_dependence,
     printed=Statement(
         "Lam^H(u, u') is a function of the two numbers Sigma^0(z, z') and S^0(x, x')",
-        lambda seen: _same(seen, "other norms"),
+        lambda measured: _same(measured, "other norms"),
     ),
     corrected=Statement(
         "it is one of these and the norms, Sigma^0(z, z), Sigma^0(z', z'), S^0(x, x), S^0(x', x')",
-        lambda seen: _same(seen, "turned"),
+        lambda measured: _same(measured, "turned"),
     ),
     wrong=Statement(
         "it is a function of the correlations of x, x' and z, z' alone",
-        lambda seen: _same(seen, "x and x' doubled"),
+        lambda measured: _same(measured, "x and x' doubled"),
     ),
 )
 
@@ -108,14 +108,16 @@ def _measure_features(size: Size) -> PointFeatures:
     return PointFeatures(mean, error, (z[0] - z[1]).square().sum(-1), (moved[0] * moved[1]).mean(0))
 
 
-def _features(seen: PointFeatures, factor: float) -> Evidence:
-    wanted = factor * torch.exp(-seen.distance / 2)
-    off = ((seen.mean - wanted).abs() / seen.error).max()
-    shift = ((seen.mean - seen.shifted).abs() / seen.error).max() / 1.5
-    i = int(((seen.mean - wanted).abs() / seen.error).argmax())
+def _features(measured: PointFeatures, factor: float) -> Evidence:
+    wanted = factor * torch.exp(-measured.distance / 2)
+    off = ((measured.mean - wanted).abs() / measured.error).max()
+    shift = ((measured.mean - measured.shifted).abs() / measured.error).max() / 1.5
+    i = int(((measured.mean - wanted).abs() / measured.error).argmax())
     at = (
-        f"{len(wanted)} pairs of points, worst at distance {float(seen.distance[i].sqrt()):.2f}: "
-        f"{float(seen.mean[i]):.4f} +- {float(seen.error[i]):.4f} against {float(wanted[i]):.4f}; "
+        f"{len(wanted)} pairs of points, worst at distance "
+        f"{float(measured.distance[i].sqrt()):.2f}: "
+        f"{float(measured.mean[i]):.4f} +- {float(measured.error[i]):.4f} against "
+        f"{float(wanted[i]):.4f}; "
         f"shifting both points by (3, 3) moves it by {float(shift) * 1.5:.1f} standard errors"
     )
     return Evidence(max(float(off), float(shift)), 5, at)
@@ -129,9 +131,9 @@ REMARK_2 = PaperClaim(
     printed=Statement(
         "p(z) . p(z') / k -> exp(-|z - z'|^2 / 2) / 2 for p = cos(W z + b): kernels depend on z "
         "and z' through their difference alone",
-        lambda seen: _features(seen, 0.5),
+        lambda measured: _features(measured, 0.5),
     ),
-    wrong=Statement("-> exp(-|z - z'|^2 / 2)", lambda seen: _features(seen, 1.0)),
+    wrong=Statement("-> exp(-|z - z'|^2 / 2)", lambda measured: _features(measured, 1.0)),
 )
 
 
@@ -153,9 +155,9 @@ def _measure_positive(size: Size) -> dict[str, tuple[float, float]]:
     return ratios
 
 
-def _positive(seen: dict[str, tuple[float, float]], strictly: float) -> Evidence:
-    worst = min(min(ends) for ends in seen.values())
-    ratios = ", ".join(f"{k}: {a:.1e}, with a multiple {b:.1e}" for k, (a, b) in seen.items())
+def _positive(measured: dict[str, tuple[float, float]], strictly: float) -> Evidence:
+    worst = min(min(ends) for ends in measured.values())
+    ratios = ", ".join(f"{k}: {a:.1e}, with a multiple {b:.1e}" for k, (a, b) in measured.items())
     at = f"L = H = 3, random points, least eigenvalue over largest, {ratios}"
     return Evidence(strictly - worst, 1e-12, at)
 
@@ -167,12 +169,12 @@ POSITIVE = PaperClaim(
     measure=_measure_positive,
     printed=Statement(
         "both limits are covariances: their matrices have no negative eigenvalues",
-        lambda seen: _positive(seen, 0.0),
+        lambda measured: _positive(measured, 0.0),
     ),
     wrong=Statement(
         "their least eigenvalue is positive (1e-6 of the largest) for any distinct points: a point "
         "and twice the same, for ReLU",
-        lambda seen: _positive(seen, 1e-6),
+        lambda measured: _positive(measured, 1e-6),
     ),
 )
 
@@ -233,10 +235,11 @@ def _descend(h: FiniteHypernetwork, x: Tensor, z: Tensor, y: Tensor, steps: int)
     return sizes[-1] / sizes[0]
 
 
-def _regression(seen: TrainedDistance, distances: dict[tuple[int, int], float]) -> Evidence:
+def _regression(measured: TrainedDistance, distances: dict[tuple[int, int], float]) -> Evidence:
     (narrow, first), (wide, second) = distances.items()
     at = (
-        f"L = H = 2, 3 training points (error left {seen.left:.1e}), distance of what was learned "
+        f"L = H = 2, 3 training points (error left {measured.left:.1e}), distance of what "
+        "was learned "
         f"at 8 others from what the regression adds there, relative: {first:.3f} at widths "
         f"{narrow}, {second:.3f} at {wide}"
     )
@@ -251,11 +254,11 @@ TRAINING = PaperClaim(
     printed=Statement(
         "gradient descent on a wide hypernetwork ends at regression with its hyperkernel (checked: "
         "the distance falls as the widths grow)",
-        lambda seen: _regression(seen, seen.tangent),
+        lambda measured: _regression(measured, measured.tangent),
     ),
     wrong=Statement(
         "it ends at regression with the prior's kernel",
-        lambda seen: _regression(seen, seen.prior),
+        lambda measured: _regression(measured, measured.prior),
     ),
 )
 

@@ -64,14 +64,16 @@ EQ_12 = PaperClaim(
     measure=_measure_factors,
     printed=Statement(
         "K^h(u, u') = dg/df(x) K^f(x, x') dg/df(x')^T, at any width",
-        lambda seen: Evidence(
-            seen.exact, 1e-11, f"ReLU 3-20-16, g 3-4-1: off by {seen.exact:.1e} of its size"
+        lambda measured: Evidence(
+            measured.exact, 1e-11, f"ReLU 3-20-16, g 3-4-1: off by {measured.exact:.1e} of its size"
         ),
     ),
     wrong=Statement(
         "at any width K^f may be replaced by its mean diagonal times the identity",
-        lambda seen: Evidence(
-            seen.diagonal, 1e-11, f"ReLU 3-20-16, g 3-4-1: off by {seen.diagonal:.2g} of its size"
+        lambda measured: Evidence(
+            measured.diagonal,
+            1e-11,
+            f"ReLU 3-20-16, g 3-4-1: off by {measured.diagonal:.2g} of its size",
         ),
     ),
 )
@@ -110,15 +112,16 @@ def _measure_kernel_f(size: Size) -> KernelOfF:
     return KernelOfF(float(mean), float(error), float(tower(X)[0, 1]), off)
 
 
-def _off_diagonal(seen: KernelOfF, power: float) -> Evidence:
-    narrow, wide = seen.off[30], seen.off[480]
+def _off_diagonal(measured: KernelOfF, power: float) -> Evidence:
+    narrow, wide = measured.off[30], measured.off[480]
     exponent = math.log(narrow / wide) / math.log(16)
     at = (
-        f"L = 3, 4 outputs: diagonal {seen.mean:.3f} +- {seen.error:.3f} against Theta_f = "
-        f"{seen.limit:.3f} at width 480; off it {narrow:.3f} at width 30 and {wide:.3f} at 480, "
+        f"L = 3, 4 outputs: diagonal {measured.mean:.3f} +- {measured.error:.3f} against Theta_f = "
+        f"{measured.limit:.3f} at width 480; off it {narrow:.3f} at width 30 and "
+        f"{wide:.3f} at 480, "
         f"n^-{exponent:.2f}"
     )
-    bad = abs(seen.mean - seen.limit) > 4 * seen.error + seen.limit * 3 / 480
+    bad = abs(measured.mean - measured.limit) > 4 * measured.error + measured.limit * 3 / 480
     return Evidence(abs(exponent - power) + bad, 0.25, at)
 
 
@@ -129,9 +132,9 @@ EQ_15 = PaperClaim(
     measure=_measure_kernel_f,
     printed=Statement(
         "K^f(x, x') -> Theta_f(x, x') I (checked: the diagonal, and n^-1/2 off it)",
-        lambda seen: _off_diagonal(seen, 0.5),
+        lambda measured: _off_diagonal(measured, 0.5),
     ),
-    wrong=Statement("1 / n off it", lambda seen: _off_diagonal(seen, 1.0)),
+    wrong=Statement("1 / n off it", lambda measured: _off_diagonal(measured, 1.0)),
 )
 
 
@@ -170,9 +173,9 @@ def _measure_change(size: Size) -> KernelChange:
     return KernelChange(medians)
 
 
-def _moves(seen: KernelChange, to: tuple[int, int]) -> Evidence:
-    ratio = seen.median[to] / seen.median[32, 8]
-    rates = ", ".join(f"({n}, {m}): {v:.3g}" for (n, m), v in seen.median.items())
+def _moves(measured: KernelChange, to: tuple[int, int]) -> Evidence:
+    ratio = measured.median[to] / measured.median[32, 8]
+    rates = ", ".join(f"({n}, {m}): {v:.3g}" for (n, m), v in measured.median.items())
     at = f"L = H = 2: |dK/dt| / K at t = 0, median, at widths {rates}"
     return Evidence(ratio, 0.5, at)
 
@@ -185,9 +188,9 @@ EQ_16 = PaperClaim(
     printed=Statement(
         "dK^h/dt -> 0 at t = 0 as both widths grow (checked: it falls by half or more from widths "
         "32, 8 to 512, 128)",
-        lambda seen: _moves(seen, (512, 128)),
+        lambda measured: _moves(measured, (512, 128)),
     ),
-    wrong=Statement("it does so as f alone grows", lambda seen: _moves(seen, (512, 8))),
+    wrong=Statement("it does so as f alone grows", lambda measured: _moves(measured, (512, 8))),
 )
 
 

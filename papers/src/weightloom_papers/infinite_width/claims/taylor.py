@@ -70,24 +70,28 @@ def _exponents(
     return TermExponents(exponent, error, widths, seeds, names, zero)
 
 
-def _grows(seen: TermExponents, law: Callable[[int, int], float]) -> Evidence:
+def _grows(measured: TermExponents, law: Callable[[int, int], float]) -> Evidence:
     """Deviation from a law p(H, r) in standard errors; 0.1 is allowed for finite widths."""
     worst, where = -1.0, (0, 0)
-    for key, exponent in seen.exponent.items():
-        if key in seen.zero:
+    for key, exponent in measured.exponent.items():
+        if key in measured.zero:
             continue
-        off = abs(exponent - law(*key)) / (seen.error[key] + 0.1 / ERRORS)
+        off = abs(exponent - law(*key)) / (measured.error[key] + 0.1 / ERRORS)
         if off > worst:
             worst, where = off, key
     depth, r = where
     rows = "; ".join(
         f"H = {h}: "
-        + ", ".join(f"{seen.exponent[h, k]:.2f}" for k in range(1, 5) if (h, k) not in seen.zero)
-        for h in sorted({h for h, _ in seen.exponent})
+        + ", ".join(
+            f"{measured.exponent[h, k]:.2f}" for k in range(1, 5) if (h, k) not in measured.zero
+        )
+        for h in sorted({h for h, _ in measured.exponent})
     )
     at = (
-        f"{seen.activations}, g of width 1, {seen.seeds} draws at n = {seen.widths[0]} and "
-        f"{seen.widths[1]}: exponents of K^(1), K^(2), ... {rows}; worst at H = {depth}, r = {r}: "
+        f"{measured.activations}, g of width 1, {measured.seeds} draws at n = "
+        f"{measured.widths[0]} and "
+        f"{measured.widths[1]}: exponents of K^(1), K^(2), ... {rows}; worst at H = "
+        f"{depth}, r = {r}: "
         f"{law(depth, r):g} was claimed"
     )
     return Evidence(worst, ERRORS, at)
@@ -104,11 +108,11 @@ THEOREM_1 = PaperClaim(
     measure=lambda size: _exponents(size, LEAKY, LEAKY, (1, 2, 3)),
     printed=Statement(
         "K^(r) ~ n^(H-r) if r > H and ~ 1 otherwise (piecewise-linear f and g)",
-        lambda seen: _grows(seen, _theorem_1),
+        lambda measured: _grows(measured, _theorem_1),
     ),
     wrong=Statement(
         "K^(r) ~ n^((H-r)/2) if r > H",
-        lambda seen: _grows(seen, lambda depth, r: _theorem_1(depth, r) / 2),
+        lambda measured: _grows(measured, lambda depth, r: _theorem_1(depth, r) / 2),
     ),
 )
 
@@ -121,22 +125,25 @@ SMOOTH_G = PaperClaim(
     printed=Statement(
         "K^(r) ~ n^(H-r) if r > H, also for a continuously differentiable activation of g, which "
         "the setup allows",
-        lambda seen: _grows(seen, _theorem_1),
+        lambda measured: _grows(measured, _theorem_1),
     ),
     corrected=Statement(
         "for a smooth activation of g no K^(r) vanishes as n grows, if H >= 2",
-        lambda seen: _grows(seen, lambda depth, r: 0.0),
+        lambda measured: _grows(measured, lambda depth, r: 0.0),
     ),
     wrong=Statement(
         "K^(r) ~ n^((H-r)/2) if r > H",
-        lambda seen: _grows(seen, lambda depth, r: _theorem_1(depth, r) / 2),
+        lambda measured: _grows(measured, lambda depth, r: _theorem_1(depth, r) / 2),
     ),
 )
 
 
-def _largest(seen: TermExponents, orders: tuple[int, ...]) -> Evidence:
-    largest = {r: seen.zero.get((1, r), math.inf) for r in orders}
-    at = f"H = 1, L = 2, {seen.activations}, {seen.seeds} draws, n up to {seen.widths[1]}: "
+def _largest(measured: TermExponents, orders: tuple[int, ...]) -> Evidence:
+    largest = {r: measured.zero.get((1, r), math.inf) for r in orders}
+    at = (
+        f"H = 1, L = 2, {measured.activations}, {measured.seeds} draws, n up to "
+        f"{measured.widths[1]}: "
+    )
     text = ", ".join(f"|K^({r})| at most {v:g}" for r, v in largest.items() if v < math.inf)
     others = [r for r, v in largest.items() if v == math.inf]
     text += (
@@ -153,17 +160,17 @@ VANISHING = PaperClaim(
     printed=Statement(
         "for H = 1, n^(r-1) K^(r) tends to a random variable that is not zero, for every r > 1 "
         "(the sum over l in [H]^r)",
-        lambda seen: Evidence(
-            sum((1, r) in seen.zero for r in (2, 3, 4)),
+        lambda measured: Evidence(
+            sum((1, r) in measured.zero for r in (2, 3, 4)),
             0,
-            _largest(seen, (3, 4)).at + f"; K^(2) ~ n^{seen.exponent[1, 2]:.2f}",
+            _largest(measured, (3, 4)).at + f"; K^(2) ~ n^{measured.exponent[1, 2]:.2f}",
         ),
     ),
     corrected=Statement(
         "sums run over layers l in [L]^r without repetition, so K^(r) = 0 for r > L",
-        lambda seen: _largest(seen, (3, 4)),
+        lambda measured: _largest(measured, (3, 4)),
     ),
-    wrong=Statement("K^(r) = 0 for r >= L", lambda seen: _largest(seen, (2, 3, 4))),
+    wrong=Statement("K^(r) = 0 for r >= L", lambda measured: _largest(measured, (2, 3, 4))),
 )
 
 
@@ -175,14 +182,15 @@ SMOOTH_F = PaperClaim(
     printed=Statement(
         "for a neural network (H = 1) K^(r) ~ n^(1-r) (here with a smooth activation, for which "
         "Eq. 5 is exact)",
-        lambda seen: _grows(seen, lambda depth, r: 1.0 - r),
+        lambda measured: _grows(measured, lambda depth, r: 1.0 - r),
     ),
     corrected=Statement(
         "that needs a piecewise-linear activation; for a smooth one K^(r) ~ n^-floor(r/2)",
-        lambda seen: _grows(seen, lambda depth, r: -float(r // 2)),
+        lambda measured: _grows(measured, lambda depth, r: -float(r // 2)),
     ),
     wrong=Statement(
-        "K^(r) ~ n^(-r/2) for a smooth one", lambda seen: _grows(seen, lambda depth, r: -r / 2)
+        "K^(r) ~ n^(-r/2) for a smooth one",
+        lambda measured: _grows(measured, lambda depth, r: -r / 2),
     ),
 )
 
@@ -190,11 +198,11 @@ SMOOTH_F = PaperClaim(
 # -- Remark 1 --------------------------------------------------------------------------------------
 
 
-def _second_term(seen: TermExponents, power: float) -> Evidence:
+def _second_term(measured: TermExponents, power: float) -> Evidence:
     """Exponent of mu^2 K^(2) / 2 at mu = n^power; the term vanishes if it is negative."""
-    exponent = 2 * power + seen.exponent[1, 2]
+    exponent = 2 * power + measured.exponent[1, 2]
     at = (
-        f"H = 1, leaky ReLU: K^(2) ~ n^{seen.exponent[1, 2]:.3f}, so at mu = n^{power:g} the "
+        f"H = 1, leaky ReLU: K^(2) ~ n^{measured.exponent[1, 2]:.3f}, so at mu = n^{power:g} the "
         f"second term goes like n^{exponent:.2f}"
     )
     return Evidence(exponent, 0.0, at)
@@ -208,13 +216,13 @@ REMARK_1 = PaperClaim(
     printed=Statement(
         "all higher order terms mu^r K^(r) / r! vanish for any mu = o(n) (as B.2 cites Remark 1; "
         "tried: n^0.75)",
-        lambda seen: _second_term(seen, 0.75),
+        lambda measured: _second_term(measured, 0.75),
     ),
     corrected=Statement(
         "they vanish for mu = o(sqrt n), as Remark 1 itself says (tried: n^0.4)",
-        lambda seen: _second_term(seen, 0.4),
+        lambda measured: _second_term(measured, 0.4),
     ),
-    wrong=Statement("they vanish for mu = n^0.55", lambda seen: _second_term(seen, 0.55)),
+    wrong=Statement("they vanish for mu = n^0.55", lambda measured: _second_term(measured, 0.55)),
 )
 
 

@@ -115,13 +115,13 @@ def _measure_permuted(size: Size) -> PermutedOutputs:
     return PermutedOutputs(printed, inverted, largest)
 
 
-def _moved(seen: PermutedOutputs, moved: float) -> Evidence:
+def _moved(measured: PermutedOutputs, moved: float) -> Evidence:
     # sums of at most 6 terms in another order, through three layers
-    allowed = 100 * EPS * seen.size
+    allowed = 100 * EPS * measured.size
     at = (
         "five activations, networks 4-6-5-3, 3-cycles among the permutations: outputs of size up to"
     )
-    return Evidence(moved, allowed, f"{at} {seen.size:.2g} move by {moved:.1e}")
+    return Evidence(moved, allowed, f"{at} {measured.size:.2g} move by {moved:.1e}")
 
 
 ISOMORPHISM = PaperClaim(
@@ -132,11 +132,11 @@ ISOMORPHISM = PaperClaim(
     printed=Statement(
         "V^i[j, l] = W^i[gamma_{i+1}(j), gamma_i(l)], d^i[j] = b^i[gamma_{i+1}(j)], the outer "
         "gammas the identity: the same function, whatever the activation",
-        lambda seen: _moved(seen, seen.printed),
+        lambda measured: _moved(measured, measured.printed),
     ),
     wrong=Statement(
         "the same with the inverse of gamma_i in the second index",
-        lambda seen: _moved(seen, seen.inverted),
+        lambda measured: _moved(measured, measured.inverted),
     ),
 )
 
@@ -226,13 +226,15 @@ def _fits(name: str, teacher: Tensor, x: Tensor, starts: int) -> list[tuple[Tens
     ]
 
 
-def _apart(seen: FittedCopies, distances: dict[str, float], what: str) -> Evidence:
+def _apart(measured: FittedCopies, distances: dict[str, float], what: str) -> Evidence:
     name, worst = max(distances.items(), key=lambda pair: pair[1])
     # Residuals of at most 1e-11 at 61 points over the least singular value of the fit, 0.02 (two
     # zero ones for the scales of ReLU aside), and over weights as small as 0.01.
     at = (
-        f"{sum(seen.fits.values())} networks 1-2-1, fitted from random starts until their outputs "
-        f"agreed with another one's within {seen.residual:.0e}: parameters differ by {worst:.2g} "
+        f"{sum(measured.fits.values())} networks 1-2-1, fitted from random starts until "
+        "their outputs "
+        f"agreed with another one's within {measured.residual:.0e}: parameters differ by "
+        f"{worst:.2g} "
         f"after {what} ({name})"
     )
     return Evidence(worst, 1e-6, at)
@@ -246,16 +248,16 @@ IDENTIFIABLE = PaperClaim(
     printed=Statement(
         "normal networks with the same function are isomorphic, that is equal up to permutations "
         "of neurons (tried for tanh and ReLU)",
-        lambda seen: _apart(seen, seen.plain, "the best permutation"),
+        lambda measured: _apart(measured, measured.plain, "the best permutation"),
     ),
     corrected=Statement(
         "they are equal up to permutations and signs for tanh, and up to permutations and positive "
         "scales for ReLU with slopes of one sign",
-        lambda seen: _apart(seen, seen.group, "the best permutation, signs and scales"),
+        lambda measured: _apart(measured, measured.group, "the best permutation, signs and scales"),
     ),
     wrong=Statement(
         "they are equal up to permutations and signs for both",
-        lambda seen: _apart(seen, seen.signs, "the best permutation and signs"),
+        lambda measured: _apart(measured, measured.signs, "the best permutation and signs"),
     ),
 )
 
@@ -323,11 +325,13 @@ THEOREM_1 = PaperClaim(
     printed=Statement(
         "as close as you like to an activation such as the clipped ReLU there is one that induces "
         "identifiability (checked: it tells normal networks apart that the clipped ReLU does not)",
-        lambda seen: _distinguished(min(seen.apart), seen.close[-1], "smoothed clipped ReLU"),
+        lambda measured: _distinguished(
+            min(measured.apart), measured.close[-1], "smoothed clipped ReLU"
+        ),
     ),
     wrong=Statement(
         "the clipped ReLU itself tells them apart",
-        lambda seen: _distinguished(seen.clipped, 0.0, "clipped ReLU"),
+        lambda measured: _distinguished(measured.clipped, 0.0, "clipped ReLU"),
     ),
 )
 
@@ -363,16 +367,16 @@ def _measure_variation(size: Size) -> ActivationVariation:
     return ActivationVariation(integral, total)
 
 
-def _grown(seen: ActivationVariation, names: tuple[str, ...]) -> Evidence:
+def _grown(measured: ActivationVariation, names: tuple[str, ...]) -> Evidence:
     growth = {
         name: max(
-            seen.integral[name][1] / seen.integral[name][0],
-            seen.total[name][1] / seen.total[name][0],
+            measured.integral[name][1] / measured.integral[name][0],
+            measured.total[name][1] / measured.total[name][0],
         )
         for name in names
     }
     name, worst = max(growth.items(), key=lambda pair: pair[1])
-    small, large = seen.integral[name]
+    small, large = measured.integral[name]
     at = (
         f"{name}: the integral of |s'| over [-50, 50] is {small:.4g}, over [-100, 100] it is "
         f"{large:.4g}; it or the variation of s' grows by a factor of at most {worst:.3g} "
@@ -389,11 +393,11 @@ BOUNDED_VARIATION = PaperClaim(
     printed=Statement(
         "the clipped ReLU, the logistic function and tanh have s' in BV(R): integrable, and of "
         "bounded variation",
-        lambda seen: _grown(seen, ("clipped ReLU", "logistic", "tanh")),
+        lambda measured: _grown(measured, ("clipped ReLU", "logistic", "tanh")),
     ),
     wrong=Statement(
         "so have ReLU and ELU, the activations of Section 6",
-        lambda seen: _grown(seen, ("ReLU", "ELU")),
+        lambda measured: _grown(measured, ("ReLU", "ELU")),
     ),
 )
 

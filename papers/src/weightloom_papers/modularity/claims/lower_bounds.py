@@ -55,12 +55,15 @@ def _measure_cubes(size: Size) -> Cubes:
     return Cubes(printed, doubled, points)
 
 
-def _covered(seen: Cubes, shares: dict[tuple[int, int], float]) -> Evidence:
+def _covered(measured: Cubes, shares: dict[tuple[int, int], float]) -> Evidence:
     off = {key: abs(share - 1) for key, share in shares.items()}
     (m, d), worst = max(off.items(), key=lambda pair: pair[1])
-    at = f"m = {m}, d = {d}, {seen.points:,} random points: {d**m} cubes cover {shares[m, d]:.4g}"
+    at = (
+        f"m = {m}, d = {d}, {measured.points:,} random points: {d**m} cubes cover "
+        f"{shares[m, d]:.4g}"
+    )
     # four standard errors of a share, at most 1/2 / sqrt(points) each
-    return Evidence(worst, 2 / math.sqrt(seen.points), f"{at} of [-1, 1]^m")
+    return Evidence(worst, 2 / math.sqrt(measured.points), f"{at} of [-1, 1]^m")
 
 
 CUBES = PaperClaim(
@@ -70,15 +73,17 @@ CUBES = PaperClaim(
     measure=_measure_cubes,
     printed=Statement(
         "N = d^m closed cubes of side 1/d are a partition of [-1, 1]^m",
-        lambda seen: _covered(seen, seen.printed),
+        lambda measured: _covered(measured, measured.printed),
     ),
     corrected=Statement(
         "N = d^m cubes of side 2/d are",
-        lambda seen: _covered(seen, seen.doubled),
+        lambda measured: _covered(measured, measured.doubled),
     ),
     wrong=Statement(
         "d^m cubes of side 1/d cover half of [-1, 1]^m, whatever m",
-        lambda seen: _covered(seen, {(m, d): s * 2 for (m, d), s in seen.printed.items()}),
+        lambda measured: _covered(
+            measured, {(m, d): s * 2 for (m, d), s in measured.printed.items()}
+        ),
     ),
 )
 
@@ -125,15 +130,15 @@ def _measure_growth(size: Size) -> BumpNorms:
     return BumpNorms(pieces, ratios)
 
 
-def _exponents(seen: BumpNorms, per_order: float) -> Evidence:
+def _exponents(measured: BumpNorms, per_order: float) -> Evidence:
     """Growth against N^(r/m) = d^r at the last doubling, where the highest derivatives dominate."""
-    pieces = seen.pieces[-2:]
-    exponents = {key: power_law(pieces, values[-2:]) for key, values in seen.ratios.items()}
+    pieces = measured.pieces[-2:]
+    exponents = {key: power_law(pieces, values[-2:]) for key, values in measured.ratios.items()}
     off = {(m, r): abs(p - per_order * r) for (m, r), p in exponents.items()}
     worst = max(off.values())
     at = ", ".join(f"m = {a}, r = {b}: {p:.3f}" for (a, b), p in exponents.items())
     # lower derivatives bend the line: a share of about 1 / d of the whole
-    allowed = 2 / math.log(2) / seen.pieces[-2]
+    allowed = 2 / math.log(2) / measured.pieces[-2]
     return Evidence(worst, allowed, f"exponent of d in ||y||_r / ||y||_inf for random bumps: {at}")
 
 
@@ -144,11 +149,11 @@ NORMS = PaperClaim(
     measure=_measure_growth,
     printed=Statement(
         "sums of N = d^m bumps have ||y||_r of order N^(r/m) ||y||_inf, from above and from below",
-        lambda seen: _exponents(seen, 1.0),
+        lambda measured: _exponents(measured, 1.0),
     ),
     wrong=Statement(
         "of order N^(r/(2m)) ||y||_inf",
-        lambda seen: _exponents(seen, 0.5),
+        lambda measured: _exponents(measured, 0.5),
     ),
 )
 
@@ -185,12 +190,13 @@ def _measure_distances(size: Size) -> Distances:
     return Distances(len(values), cubes, float(apart.min()), y.height, steepest)
 
 
-def _separated(seen: Distances, heights: float) -> Evidence:
+def _separated(measured: Distances, heights: float) -> Evidence:
     at = (
-        f"{seen.count} functions with {seen.cubes} bumps of height {seen.height:.3g} and slope "
-        f"{seen.steepest:.3g}: any two are at least {seen.least:.4g} apart"
+        f"{measured.count} functions with {measured.cubes} bumps of height "
+        f"{measured.height:.3g} and slope "
+        f"{measured.steepest:.3g}: any two are at least {measured.least:.4g} apart"
     )
-    return Evidence(heights * seen.height, seen.least * (1 + 1e-12), at)
+    return Evidence(heights * measured.height, measured.least * (1 + 1e-12), at)
 
 
 DISTANCES = PaperClaim(
@@ -201,9 +207,9 @@ DISTANCES = PaperClaim(
     printed=Statement(
         "there are 2^(d^m) functions of Lipschitz constant 1 with bumps of height 1/d, any two of "
         "them 2/d apart: an error below 1/d knows all d^m signs",
-        lambda seen: _separated(seen, 2.0),
+        lambda measured: _separated(measured, 2.0),
     ),
-    wrong=Statement("any two are 3/d apart", lambda seen: _separated(seen, 3.0)),
+    wrong=Statement("any two are 3/d apart", lambda measured: _separated(measured, 3.0)),
 )
 
 
@@ -361,16 +367,18 @@ def _measure_written(size: Size) -> WrittenSizes:
     return WrittenSizes(groups, tuple(sizes), tuple(errors), 2 + 2 * count)
 
 
-def _exponent(seen: WrittenSizes) -> float:
-    return power_law([1 / e for e in seen.errors], seen.sizes)
+def _exponent(measured: WrittenSizes) -> float:
+    return power_law([1 / e for e in measured.errors], measured.sizes)
 
 
-def _sizes_text(seen: WrittenSizes) -> str:
-    rows = ", ".join(f"{n} for {e:.2g}" for n, e in zip(seen.sizes, seen.errors, strict=True))
+def _sizes_text(measured: WrittenSizes) -> str:
+    rows = ", ".join(
+        f"{n} for {e:.2g}" for n, e in zip(measured.sizes, measured.errors, strict=True)
+    )
     return (
-        f"{seen.targets} functions of slope 1 on a line (smooth, kinks, bumps), clipped ReLU "
+        f"{measured.targets} functions of slope 1 on a line (smooth, kinks, bumps), clipped ReLU "
         f"networks of one architecture for each error: parameters {rows}, that is eps^-"
-        f"{_exponent(seen):.3f}"
+        f"{_exponent(measured):.3f}"
     )
 
 
@@ -382,16 +390,16 @@ THEOREM_2 = PaperClaim(
     printed=Statement(
         "a class of networks that comes within eps of all of W_{r,m} has at least c eps^(-m/r) "
         "parameters, also if they depend on y in a way that is not continuous (r = m = 1: eps^-1)",
-        lambda seen: Evidence(1.0, _exponent(seen) + 0.15, _sizes_text(seen)),
+        lambda measured: Evidence(1.0, _exponent(measured) + 0.15, _sizes_text(measured)),
     ),
     corrected=Statement(
         "deep networks do with order eps^(-m/(2r)), by reading digits of their weights; the bound "
         "eps^(-m/r) is for parameters that depend on y continuously (Lemma 14)",
-        lambda seen: Evidence(abs(_exponent(seen) - 0.5), 0.1, _sizes_text(seen)),
+        lambda measured: Evidence(abs(_exponent(measured) - 0.5), 0.1, _sizes_text(measured)),
     ),
     wrong=Statement(
         "they do with order eps^(-m/(3r)), by the same construction",
-        lambda seen: Evidence(abs(_exponent(seen) - 1 / 3), 0.1, _sizes_text(seen)),
+        lambda measured: Evidence(abs(_exponent(measured) - 1 / 3), 0.1, _sizes_text(measured)),
     ),
 )
 

@@ -57,9 +57,9 @@ def _measure_clones(size: Size) -> CloneChange:
     return CloneChange(*(max(column) for column in zip(*rows, strict=True)))
 
 
-def _redistributed(seen: CloneChange, moved: float, kept: str) -> Evidence:
+def _redistributed(measured: CloneChange, moved: float, kept: str) -> Evidence:
     at = f"five activations, 3-5-4-2 with two clones, {kept} of their outgoing weights kept: "
-    return Evidence(moved, 100 * EPS * seen.size, at + f"outputs move by {moved:.1e}")
+    return Evidence(moved, 100 * EPS * measured.size, at + f"outputs move by {moved:.1e}")
 
 
 CLONES = PaperClaim(
@@ -70,11 +70,11 @@ CLONES = PaperClaim(
     printed=Statement(
         "neurons with equal incoming weights and biases can share their outgoing weights anew, if "
         "the sums stay: the same function, whatever the activation",
-        lambda seen: _redistributed(seen, seen.by_sum, "sums"),
+        lambda measured: _redistributed(measured, measured.by_sum, "sums"),
     ),
     wrong=Statement(
         "the same if the products stay",
-        lambda seen: _redistributed(seen, seen.by_product, "products"),
+        lambda measured: _redistributed(measured, measured.by_product, "products"),
     ),
 )
 
@@ -126,18 +126,19 @@ ZERO = PaperClaim(
     printed=Statement(
         "with no incoming weights and s(b) = 0 the outgoing weights are free; with no outgoing "
         "weights the incoming ones are",
-        lambda seen: Evidence(
-            max(seen.silent, seen.unheard),
-            100 * EPS * seen.size,
-            f"four activations, 3-5-4-2: outputs move by {max(seen.silent, seen.unheard):.1e}",
+        lambda measured: Evidence(
+            max(measured.silent, measured.unheard),
+            100 * EPS * measured.size,
+            "four activations, 3-5-4-2: outputs move by "
+            f"{max(measured.silent, measured.unheard):.1e}",
         ),
     ),
     wrong=Statement(
         "with no incoming weights the outgoing ones are free, whatever s(b)",
-        lambda seen: Evidence(
-            seen.constant,
-            100 * EPS * seen.size,
-            f"four activations, 3-5-4-2, b = 0.7: outputs move by {seen.constant:.1e}",
+        lambda measured: Evidence(
+            measured.constant,
+            100 * EPS * measured.size,
+            f"four activations, 3-5-4-2, b = 0.7: outputs move by {measured.constant:.1e}",
         ),
     ),
 )
@@ -191,27 +192,31 @@ REMOVAL = PaperClaim(
     measure=_measure_removal,
     printed=Statement(
         "a neuron without incoming weights can be removed: a smaller network with the same error",
-        lambda seen: Evidence(
-            seen.plainly,
-            200 * EPS * seen.size,
-            f"3-5-4-2, three activations, b = 0.7: outputs move by {seen.plainly:.2g}; in the last "
-            f"hidden layer, where (4) has no bias behind, by {seen.last_layer:.2g} at best",
+        lambda measured: Evidence(
+            measured.plainly,
+            200 * EPS * measured.size,
+            "3-5-4-2, three activations, b = 0.7: outputs move by "
+            f"{measured.plainly:.2g}; in the last "
+            f"hidden layer, where (4) has no bias behind, by {measured.last_layer:.2g} at best",
         ),
     ),
     corrected=Statement(
         "it can if its constant is added to the next bias, so not in the last hidden layer of "
         "networks (4), which have no output bias",
-        lambda seen: Evidence(
-            seen.into_next_bias + (seen.last_layer < 1e-3),
-            200 * EPS * seen.size,
-            f"3-5-4-2, three activations, b = 0.7: outputs move by {seen.into_next_bias:.1e}; in "
-            f"the last hidden layer the best that remains is {seen.last_layer:.2g} off",
+        lambda measured: Evidence(
+            measured.into_next_bias + (measured.last_layer < 1e-3),
+            200 * EPS * measured.size,
+            "3-5-4-2, three activations, b = 0.7: outputs move by "
+            f"{measured.into_next_bias:.1e}; in "
+            f"the last hidden layer the best that remains is {measured.last_layer:.2g} off",
         ),
     ),
     wrong=Statement(
         "it can if its constant is subtracted from the next bias",
-        lambda seen: Evidence(
-            seen.subtracted, 200 * EPS * seen.size, f"outputs move by {seen.subtracted:.2g}"
+        lambda measured: Evidence(
+            measured.subtracted,
+            200 * EPS * measured.size,
+            f"outputs move by {measured.subtracted:.2g}",
         ),
     ),
 )
@@ -254,16 +259,16 @@ def _measure_minimality(size: Size) -> Minimality:
     return Minimality(zero_columns, zero_hidden, least, removable, reduce(net).removed)
 
 
-def _not_minimal(seen: Minimality, zeros: int, what: str) -> Evidence:
+def _not_minimal(measured: Minimality, zeros: int, what: str) -> Evidence:
     """Seen: whether the network is called not minimal although no neuron can be removed."""
-    needed = seen.dependence > 1e-6 and seen.removable == 0
+    needed = measured.dependence > 1e-6 and measured.removable == 0
     at = (
         f"tanh 3-5-2 that ignores an input and an output: {zeros} zero rows or columns among "
         f"{what}; its hidden activations are independent (least singular value "
-        f"{seen.dependence:.2g}), so no smaller network is equal to it; "
-        f"with a hidden neuron's outgoing weights set to 0, {seen.unheard} can go"
+        f"{measured.dependence:.2g}), so no smaller network is equal to it; "
+        f"with a hidden neuron's outgoing weights set to 0, {measured.unheard} can go"
     )
-    return Evidence(float(zeros > 0 and needed) + (seen.unheard != 1), 0.0, at)
+    return Evidence(float(zeros > 0 and needed) + (measured.unheard != 1), 0.0, at)
 
 
 MINIMALITY = PaperClaim(
@@ -274,15 +279,17 @@ MINIMALITY = PaperClaim(
     printed=Statement(
         "a network one of whose matrices W^1 .. W^k has a zero row or column is not minimal: a "
         "smaller one is equal to it",
-        lambda seen: _not_minimal(seen, seen.zero_columns, "all of W^1 .. W^k"),
+        lambda measured: _not_minimal(measured, measured.zero_columns, "all of W^1 .. W^k"),
     ),
     corrected=Statement(
         "the columns of W^1 and the rows of W^k belong to inputs and outputs and do not count",
-        lambda seen: _not_minimal(seen, seen.zero_hidden, "those of hidden neurons"),
+        lambda measured: _not_minimal(measured, measured.zero_hidden, "those of hidden neurons"),
     ),
     wrong=Statement(
         "only the rows of W^k do not count",
-        lambda seen: _not_minimal(seen, seen.zero_columns - 1, "all but the rows of W^k"),
+        lambda measured: _not_minimal(
+            measured, measured.zero_columns - 1, "all but the rows of W^k"
+        ),
     ),
 )
 
@@ -333,26 +340,28 @@ NORMAL = PaperClaim(
     printed=Statement(
         "a network without clones and zero neurons (normal) is as small as it can be: none with a "
         "neuron less has its function (checked for ReLU and tanh)",
-        lambda seen: Evidence(
-            float(seen.normal_as_defined),
-            sum(moved > 100 * EPS for moved in seen.outputs.values()) / 2,
+        lambda measured: Evidence(
+            float(measured.normal_as_defined),
+            sum(moved > 100 * EPS for moved in measured.outputs.values()) / 2,
             f"3-4-2 with a scaled (ReLU) or mirrored (tanh) copy is normal by Definition 5; 3-3-2 "
-            f"has the same outputs within {max(seen.outputs.values()):.1e}",
+            f"has the same outputs within {max(measured.outputs.values()):.1e}",
         ),
     ),
     corrected=Statement(
         "positive multiples (ReLU) and mirror images (tanh) are clones too: merged with their "
         "factor they leave the function as it is",
-        lambda seen: Evidence(
-            max(seen.outputs.values()) + (seen.kinds != ("scaled", "mirrored")),
+        lambda measured: Evidence(
+            max(measured.outputs.values()) + (measured.kinds != ("scaled", "mirrored")),
             100 * EPS,
-            f"3-4-2 merged to 3-3-2: outputs move by {max(seen.outputs.values()):.1e} of their "
-            f"size; is_normal names the copies: {', '.join(seen.kinds)}",
+            f"3-4-2 merged to 3-3-2: outputs move by {max(measured.outputs.values()):.1e} of their "
+            f"size; is_normal names the copies: {', '.join(measured.kinds)}",
         ),
     ),
     wrong=Statement(
         "they can be merged without their factor",
-        lambda seen: Evidence(seen.unscaled, 100 * EPS, f"outputs move by {seen.unscaled:.2g}"),
+        lambda measured: Evidence(
+            measured.unscaled, 100 * EPS, f"outputs move by {measured.unscaled:.2g}"
+        ),
     ),
 )
 

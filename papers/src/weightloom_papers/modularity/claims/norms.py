@@ -114,12 +114,12 @@ def _measure_steepness(size: Size) -> Steepness:
     )
 
 
-def _worst_ratio(seen: Steepness, norms_: tuple[str, ...], allowed: float) -> Evidence:
+def _worst_ratio(measured: Steepness, norms_: tuple[str, ...], allowed: float) -> Evidence:
     norm, name, ratio = max(
-        ((n, name, r) for n in norms_ for name, r in seen.ratios[n].items()), key=lambda t: t[2]
+        ((n, name, r) for n in norms_ for name, r in measured.ratios[n].items()), key=lambda t: t[2]
     )
     at = f"{name}: steepness in the {norm}-norm is {ratio:.6g} C(f), the largest of"
-    return Evidence(ratio, allowed + ROUNDING, f"{at} {len(seen.ratios['1'])} networks")
+    return Evidence(ratio, allowed + ROUNDING, f"{at} {len(measured.ratios['1'])} networks")
 
 
 LIPSCHITZ = PaperClaim(
@@ -130,15 +130,15 @@ LIPSCHITZ = PaperClaim(
     printed=Statement(
         "C(f) = L^(k-1) prod_i ||W_i||_1 bounds the Lipschitz constant of f (in which norm is not "
         "said; 1, 2 and max are tried)",
-        lambda seen: _worst_ratio(seen, ("1", "2", "max"), 1.0),
+        lambda measured: _worst_ratio(measured, ("1", "2", "max"), 1.0),
     ),
     corrected=Statement(
         "C(f) bounds the Lipschitz constant from the 1-norm to the 1-norm, and is attained there",
-        lambda seen: _worst_ratio(seen, ("1",), 1.0),
+        lambda measured: _worst_ratio(measured, ("1",), 1.0),
     ),
     wrong=Statement(
         "0.99 C(f) bounds the Lipschitz constant in the 1-norm",
-        lambda seen: _worst_ratio(seen, ("1",), 0.99),
+        lambda measured: _worst_ratio(measured, ("1",), 0.99),
     ),
 )
 
@@ -174,8 +174,8 @@ def _alternate(net: nn.Sequential) -> None:
             layer.weight.neg_()
 
 
-def _most(seen: dict[str, float], allowed: float, what: str) -> Evidence:
-    name, ratio = max(seen.items(), key=lambda pair: pair[1])
+def _most(measured: dict[str, float], allowed: float, what: str) -> Evidence:
+    name, ratio = max(measured.items(), key=lambda pair: pair[1])
     return Evidence(ratio, allowed + ROUNDING, f"{name}: {what} {ratio:.6g}")
 
 
@@ -186,11 +186,11 @@ GROWTH = PaperClaim(
     measure=_measure_growth,
     printed=Statement(
         "with zero biases and s(0) = 0, ||f(x)||_1 <= L^(k-1) ||x||_1 prod_i ||W_i||_1",
-        lambda seen: _most(seen, 1.0, "||f(x)||_1 / (C(f) ||x||_1) reaches"),
+        lambda measured: _most(measured, 1.0, "||f(x)||_1 / (C(f) ||x||_1) reaches"),
     ),
     wrong=Statement(
         "the same with L^(k-2)",
-        lambda seen: _most(seen, 0.5, "||f(x)||_1 / (C(f) ||x||_1) reaches"),
+        lambda measured: _most(measured, 0.5, "||f(x)||_1 / (C(f) ||x||_1) reaches"),
     ),
 )
 
@@ -237,10 +237,10 @@ def _factor(a: float, b: float) -> float:
     return max(a / b, b / a)
 
 
-def _changed(seen: RescaledNorms, factor: float, name: str) -> Evidence:
+def _changed(measured: RescaledNorms, factor: float, name: str) -> Evidence:
     at = (
         f"ReLU 4-6-6-2, neurons rescaled by 0.1 to 10: {name} changes by a factor of up to "
-        f"{factor:.6g} while outputs move by {seen.outputs:.1e} of their size"
+        f"{factor:.6g} while outputs move by {measured.outputs:.1e} of their size"
     )
     return Evidence(factor, 1 + ROUNDING, at)
 
@@ -252,16 +252,16 @@ INVARIANCE = PaperClaim(
     measure=_measure_rescaled,
     printed=Statement(
         "C(f) := C([W, b]) is a number of the function f",
-        lambda seen: _changed(seen, seen.spectral, "C"),
+        lambda measured: _changed(measured, measured.spectral, "C"),
     ),
     corrected=Statement(
         "C is a number of the parameters; what rescaling ReLU neurons leaves as it is is the path "
         "norm",
-        lambda seen: _changed(seen, seen.paths, "the path norm"),
+        lambda measured: _changed(measured, measured.paths, "the path norm"),
     ),
     wrong=Statement(
         "the product of the Frobenius norms is left as it is",
-        lambda seen: _changed(seen, seen.frobenius, "the product of Frobenius norms"),
+        lambda measured: _changed(measured, measured.frobenius, "the product of Frobenius norms"),
     ),
 )
 
@@ -309,18 +309,20 @@ ISOMETRY = PaperClaim(
     printed=Statement(
         "isomorphisms are linear, pi o [W1] - pi o [W2] = pi o [W1 - W2], and keep the 2-norm of "
         "the parameters",
-        lambda seen: Evidence(
-            max(seen.linear, seen.norm),
+        lambda measured: Evidence(
+            max(measured.linear, measured.norm),
             # additions of the same numbers in another order: one epsilon for each of 61
             61 * EPS,
-            f"GELU 3-5-4-2, random permutations: (16) is off by {seen.linear:.1e}, the norm by "
-            f"{seen.norm:.1e} of itself",
+            f"GELU 3-5-4-2, random permutations: (16) is off by {measured.linear:.1e}, the norm by "
+            f"{measured.norm:.1e} of itself",
         ),
     ),
     wrong=Statement(
         "every change of parameters that keeps the function (ReLU scales too) keeps the norm",
-        lambda seen: Evidence(
-            seen.rescaled, 61 * EPS, f"ReLU 3-5-4-2, rescaled: norm changes by {seen.rescaled:.1e}"
+        lambda measured: Evidence(
+            measured.rescaled,
+            61 * EPS,
+            f"ReLU 3-5-4-2, rescaled: norm changes by {measured.rescaled:.1e}",
         ),
     ),
 )

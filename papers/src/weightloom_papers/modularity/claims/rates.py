@@ -58,19 +58,22 @@ def _measure_built(size: Size) -> BuiltCounts:
 
 
 def _rate(
-    seen: BuiltCounts, sizes: dict[tuple[int, int], tuple[int, ...]], extra: float
+    measured: BuiltCounts, sizes: dict[tuple[int, int], tuple[int, ...]], extra: float
 ) -> Evidence:
     """Exponents of 1 / eps above the claimed ones: m1 (g) or m1 + m2 (plain), plus ``extra``."""
-    plain = sizes is seen.plain
+    plain = sizes is measured.plain
     over, texts = [], []
     for (m1, m2), counts in sizes.items():
-        exponent = power_law([1 / e for e in seen.eps[m1, m2]], counts)
+        exponent = power_law([1 / e for e in measured.eps[m1, m2]], counts)
         over.append(exponent - (m1 + m2 if plain else m1) - extra)
         texts.append(f"m1 = {m1}, m2 = {m2}: {exponent:.2f}")
     name = "a plain network" if plain else "g"
-    at = f"bump functions, errors measured below {seen.off:.2f} eps: parameters of {name} grow as "
+    at = (
+        f"bump functions, errors measured below {measured.off:.2f} eps: parameters of {name} "
+        "grow as "
+    )
     # whole numbers of cells: at the coarsest grid 1 in about 10
-    return Evidence(max(over) + (seen.off > 1), 0.15, at + f"eps^-p, {', '.join(texts)}")
+    return Evidence(max(over) + (measured.off > 1), 0.15, at + f"eps^-p, {', '.join(texts)}")
 
 
 THEOREM_5 = PaperClaim(
@@ -81,11 +84,11 @@ THEOREM_5 = PaperClaim(
     printed=Statement(
         "for every y there is a hypernetwork of error eps whose primary g has O(eps^-m1) "
         "parameters (r = 1), whatever m2 (checked: one was built)",
-        lambda seen: _rate(seen, seen.primary, 0.0),
+        lambda measured: _rate(measured, measured.primary, 0.0),
     ),
     wrong=Statement(
         "O(eps^-(m1 - 1/2)), by the same construction",
-        lambda seen: _rate(seen, seen.primary, -0.5),
+        lambda measured: _rate(measured, measured.primary, -0.5),
     ),
 )
 
@@ -97,20 +100,20 @@ UPPER = PaperClaim(
     printed=Statement(
         "ReLU is universal: a class of O(eps^-m) parameters has error eps on W_{1,m} (checked: "
         "networks of m = m1 + m2 inputs were built for bump functions)",
-        lambda seen: _rate(seen, seen.plain, 0.0),
+        lambda measured: _rate(measured, measured.plain, 0.0),
     ),
     wrong=Statement(
         "O(eps^-(m - 1/2)), by the same construction",
-        lambda seen: _rate(seen, seen.plain, -0.5),
+        lambda measured: _rate(measured, measured.plain, -0.5),
     ),
 )
 
 
-def _advantage(seen: BuiltCounts, wanted: float) -> Evidence:
+def _advantage(measured: BuiltCounts, wanted: float) -> Evidence:
     off, texts = [], []
-    for (m1, m2), small in seen.primary.items():
-        inverse = [1 / e for e in seen.eps[m1, m2]]
-        ratio = [q / g for q, g in zip(seen.plain[m1, m2], small, strict=True)]
+    for (m1, m2), small in measured.primary.items():
+        inverse = [1 / e for e in measured.eps[m1, m2]]
+        ratio = [q / g for q, g in zip(measured.plain[m1, m2], small, strict=True)]
         exponent = power_law(inverse, ratio)
         off.append(abs(exponent - wanted * m2))
         texts.append(f"m1 = {m1}, m2 = {m2}: {ratio[-1]:.0f} times, eps^-{exponent:.2f}")
@@ -128,9 +131,9 @@ ADVANTAGE = PaperClaim(
         "with a constant embedding dimension q needs eps^-m2 times as many parameters as g "
         "(checked for networks that were built, e the identity; that no smaller q does it is not "
         "computable)",
-        lambda seen: _advantage(seen, 1.0),
+        lambda measured: _advantage(measured, 1.0),
     ),
-    wrong=Statement("eps^-(m2/2) times as many", lambda seen: _advantage(seen, 0.5)),
+    wrong=Statement("eps^-(m2/2) times as many", lambda measured: _advantage(measured, 0.5)),
 )
 
 
@@ -175,18 +178,19 @@ def _measure_factored(size: Size) -> FactoredCounts:
     return FactoredCounts(eps, factored, whole, mixing, off)
 
 
-def _total(seen: FactoredCounts, extra: float) -> Evidence:
+def _total(measured: FactoredCounts, extra: float) -> Evidence:
     over, texts = [], []
-    for m, counts in seen.factored.items():
-        exponent = power_law([1 / e for e in seen.eps[: len(counts)]], counts)
+    for m, counts in measured.factored.items():
+        exponent = power_law([1 / e for e in measured.eps[: len(counts)]], counts)
         over.append(exponent - max(m) - extra)
         texts.append(f"m1 = {m[0]}, m2 = {m[1]}: {exponent:.2f}")
-    plain = power_law([1 / e for e in seen.eps], seen.whole[1, 1])
+    plain = power_law([1 / e for e in measured.eps], measured.whole[1, 1])
     at = (
-        f"y = <b(x), c(I)>, w = 2, errors measured below {seen.off:.2f} eps: parameters of f grow "
+        f"y = <b(x), c(I)>, w = 2, errors measured below {measured.off:.2f} eps: "
+        "parameters of f grow "
         f"as eps^-p, {', '.join(texts)} (not using the factors, m1 = m2 = 1: {plain:.2f})"
     )
-    return Evidence(max(over) + (seen.off > 1) + (not seen.mixing), 0.25, at)
+    return Evidence(max(over) + (measured.off > 1) + (not measured.mixing), 0.25, at)
 
 
 THEOREM_6 = PaperClaim(
@@ -197,10 +201,11 @@ THEOREM_6 = PaperClaim(
     printed=Statement(
         "if the weights are S(I) = M P(I) with w functions P_j, all of f has O(w^(1+m2) eps^-m2 + "
         "w N_g) = O(eps^-m1 + eps^-m2) parameters (r = 1)",
-        lambda seen: _total(seen, 0.0),
+        lambda measured: _total(measured, 0.0),
     ),
     wrong=Statement(
-        "O(eps^-(max(m1, m2) - 1/2)), by the same construction", lambda seen: _total(seen, -0.5)
+        "O(eps^-(max(m1, m2) - 1/2)), by the same construction",
+        lambda measured: _total(measured, -0.5),
     ),
 )
 
@@ -227,9 +232,9 @@ def _measure_propagation(size: Size) -> PropagatedErrors:
     return PropagatedErrors(ratios)
 
 
-def _propagates(seen: PropagatedErrors, power: float) -> Evidence:
-    over = {w: ratio / w**power for w, ratio in seen.ratios.items()}
-    at = ", ".join(f"w = {w}: {ratio:.4g}" for w, ratio in seen.ratios.items())
+def _propagates(measured: PropagatedErrors, power: float) -> Evidence:
+    over = {w: ratio / w**power for w, ratio in measured.ratios.items()}
+    at = ", ".join(f"w = {w}: {ratio:.4g}" for w, ratio in measured.ratios.items())
     return Evidence(max(over.values()), 1 + 1e-12, f"||M H - M P||_1 over c eps, at most: {at}")
 
 
@@ -240,9 +245,9 @@ PROPAGATED = PaperClaim(
     measure=_measure_propagation,
     printed=Statement(
         "if |H_i - P_i| <= eps and ||M||_1 <= c, then ||M H - M P||_1 <= c w eps",
-        lambda seen: _propagates(seen, 1.0),
+        lambda measured: _propagates(measured, 1.0),
     ),
-    wrong=Statement("<= c sqrt(w) eps", lambda seen: _propagates(seen, 0.5)),
+    wrong=Statement("<= c sqrt(w) eps", lambda measured: _propagates(measured, 0.5)),
 )
 
 
@@ -264,9 +269,9 @@ def _measure_rank(size: Size) -> dict[int, tuple[int, int]]:
     return ranks
 
 
-def _rank(seen: dict[int, tuple[int, int]], less: int) -> Evidence:
-    over = [rank - (w - less) for w, (rank, _) in seen.items()]
-    at = ", ".join(f"w = {w}: {rank} of {n}" for w, (rank, n) in seen.items())
+def _rank(measured: dict[int, tuple[int, int]], less: int) -> Evidence:
+    over = [rank - (w - less) for w, (rank, _) in measured.items()]
+    at = ", ".join(f"w = {w}: {rank} of {n}" for w, (rank, n) in measured.items())
     return Evidence(max(over), 0, f"span of generated weights over 200 conditions, {at}")
 
 
@@ -278,9 +283,9 @@ EFFECTIVE_DIMENSION = PaperClaim(
     printed=Statement(
         "weights of the form M P(I), P with w outputs, move in w dimensions at most, however many "
         "they are",
-        lambda seen: _rank(seen, 0),
+        lambda measured: _rank(measured, 0),
     ),
-    wrong=Statement("in w - 1 dimensions", lambda seen: _rank(seen, 1)),
+    wrong=Statement("in w - 1 dimensions", lambda measured: _rank(measured, 1)),
 )
 
 
@@ -306,10 +311,10 @@ def _measure_modulus(size: Size) -> dict[tuple[int, int], tuple[float, float]]:
     return ratios
 
 
-def _modulus(seen: dict[tuple[int, int], tuple[float, float]], allowed: float) -> Evidence:
-    at = ", ".join(f"m1 = {m[0]}, m2 = {m[1]}: {worst:.3g}" for m, (worst, _) in seen.items())
+def _modulus(measured: dict[tuple[int, int], tuple[float, float]], allowed: float) -> Evidence:
+    at = ", ".join(f"m1 = {m[0]}, m2 = {m[1]}: {worst:.3g}" for m, (worst, _) in measured.items())
     at = f"random y of norm 1 in W_(1,m), pairs of conditions 1e-5 to 0.1 apart, at most: {at}"
-    return Evidence(max(worst for worst, _ in seen.values()), allowed, at)
+    return Evidence(max(worst for worst, _ in measured.values()), allowed, at)
 
 
 LEMMA_18 = PaperClaim(
@@ -319,9 +324,9 @@ LEMMA_18 = PaperClaim(
     measure=_measure_modulus,
     printed=Statement(
         "I -> y_I is continuous; for y in W_{1,m}, ||y_I - y_J||_inf <= max|I - J|",
-        lambda seen: _modulus(seen, 1.0),
+        lambda measured: _modulus(measured, 1.0),
     ),
-    wrong=Statement("<= max|I - J| / 3", lambda seen: _modulus(seen, 1 / 3)),
+    wrong=Statement("<= max|I - J| / 3", lambda measured: _modulus(measured, 1 / 3)),
 )
 
 
@@ -339,10 +344,10 @@ def _measure_embedding(size: Size) -> dict[int, tuple[float, float]]:
     return norms
 
 
-def _embedded(seen: dict[int, tuple[float, float]], slope_: float, constant: float) -> Evidence:
-    over = {m2: norm / (slope_ * m2 + constant) / c for m2, (c, norm) in seen.items()}
+def _embedded(measured: dict[int, tuple[float, float]], slope_: float, constant: float) -> Evidence:
+    over = {m2: norm / (slope_ * m2 + constant) / c for m2, (c, norm) in measured.items()}
     worst = max(over.values())
-    at = ", ".join(f"m2 = {m2}: C(e) = {c:g}, norm {norm:g}" for m2, (c, norm) in seen.items())
+    at = ", ".join(f"m2 = {m2}: C(e) = {c:g}, norm {norm:g}" for m2, (c, norm) in measured.items())
     return Evidence(worst, 1 + 1e-12, f"e(I) = sum of I_j: {at}; {worst:.3g} of the bound")
 
 
@@ -354,13 +359,15 @@ EQ_104 = PaperClaim(
     printed=Statement(
         "C(e) <= l1 gives ||e||_1^s <= (m2 + 1) l1 (because the sum of all ||D^k e||_inf is at "
         "most the Lipschitz constant)",
-        lambda seen: _embedded(seen, 1.0, 1.0),
+        lambda measured: _embedded(measured, 1.0, 1.0),
     ),
     corrected=Statement(
         "each of the m2 derivatives can be l1: ||e||_1^s <= 2 m2 l1, attained by the sum",
-        lambda seen: _embedded(seen, 2.0, 0.0),
+        lambda measured: _embedded(measured, 2.0, 0.0),
     ),
-    wrong=Statement("||e||_1^s <= (2 m2 - 1/2) l1", lambda seen: _embedded(seen, 2.0, -0.5)),
+    wrong=Statement(
+        "||e||_1^s <= (2 m2 - 1/2) l1", lambda measured: _embedded(measured, 2.0, -0.5)
+    ),
 )
 
 CLAIMS = (UPPER, ADVANTAGE, THEOREM_5, THEOREM_6, PROPAGATED, EFFECTIVE_DIMENSION, LEMMA_18, EQ_104)

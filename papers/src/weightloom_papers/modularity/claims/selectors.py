@@ -77,10 +77,11 @@ def _by_bias(theta: Tensor) -> Tensor:
     return torch.cat([rows[rows[:, 1].argsort()].flatten(), theta[6:]])
 
 
-def _loop_text(seen: SelectorLoop) -> str:
+def _loop_text(measured: SelectorLoop) -> str:
     return (
         f"tanh 1-2-1 whose neurons change places along a loop of functions (y_1 - y_0 = "
-        f"{seen.closed:.1e}), followed in {seen.steps} fits (largest residual {seen.residual:.1e})"
+        f"{measured.closed:.1e}), followed in {measured.steps} fits (largest residual "
+        f"{measured.residual:.1e})"
     )
 
 
@@ -92,30 +93,32 @@ SELECTOR = PaperClaim(
     printed=Statement(
         "on a compact class Y of normal targets there is a continuous choice of best parameters "
         "(checked on a loop of functions: it closes for at least one start)",
-        lambda seen: Evidence(
-            seen.gap,
-            2 * seen.jump,
-            f"{_loop_text(seen)}: at the end the parameters are {seen.gap:.3g} from where they "
-            f"began, for each of the 8 equal starts (largest step {seen.jump:.2g})",
+        lambda measured: Evidence(
+            measured.gap,
+            2 * measured.jump,
+            f"{_loop_text(measured)}: at the end the parameters are {measured.gap:.3g} "
+            "from where they "
+            f"began, for each of the 8 equal starts (largest step {measured.jump:.2g})",
         ),
     ),
     corrected=Statement(
         "there is one along a path, and wherever Y has no loops that cannot be shrunk, such as the "
         "image of the cube of conditions in Theorem 5",
-        lambda seen: Evidence(
-            seen.jump * seen.steps + (seen.residual > 1e-9),
+        lambda measured: Evidence(
+            measured.jump * measured.steps + (measured.residual > 1e-9),
             # the neurons move along half circles of radius 0.6, with speed sqrt(2) 0.6 pi; the
             # fitted parameters move as fast
             math.sqrt(2) * 0.6 * math.pi * 1.01,
-            f"{_loop_text(seen)}: the parameters move by at most {seen.jump:.2g} at each step",
+            f"{_loop_text(measured)}: the parameters move by at most {measured.jump:.2g} "
+            "at each step",
         ),
     ),
     wrong=Statement(
         "sorting the neurons by their biases is a continuous choice",
-        lambda seen: Evidence(
-            seen.sorted_jump * seen.steps,
+        lambda measured: Evidence(
+            measured.sorted_jump * measured.steps,
             math.sqrt(2) * 0.6 * math.pi * 1.01,
-            f"{_loop_text(seen)}, sorted by biases: a step of {seen.sorted_jump:.2g}",
+            f"{_loop_text(measured)}, sorted by biases: a step of {measured.sorted_jump:.2g}",
         ),
     ),
 )
@@ -151,9 +154,14 @@ def _measure_continuity(size: Size) -> ErrorContinuity:
     return ErrorContinuity(float(ratio.max()), len(targets) ** 2, len(networks))
 
 
-def _continuous(seen: ErrorContinuity, allowed: float) -> Evidence:
-    at = f"best of {seen.members:,} tanh networks 1-2-1 for {seen.pairs:,} pairs of targets: "
-    return Evidence(seen.ratio, allowed, at + f"|F(y) - F(y')| <= {seen.ratio:.4g} ||y - y'||")
+def _continuous(measured: ErrorContinuity, allowed: float) -> Evidence:
+    at = (
+        f"best of {measured.members:,} tanh networks 1-2-1 for {measured.pairs:,} pairs of "
+        "targets: "
+    )
+    return Evidence(
+        measured.ratio, allowed, at + f"|F(y) - F(y')| <= {measured.ratio:.4g} ||y - y'||"
+    )
 
 
 CONTINUITY = PaperClaim(
@@ -164,11 +172,11 @@ CONTINUITY = PaperClaim(
     printed=Statement(
         "the best error F(y) = min over theta of ||f(theta) - y|| is continuous in y; by the proof "
         "|F(y) - F(y')| <= ||y - y'||",
-        lambda seen: _continuous(seen, 1 + 1e-12),
+        lambda measured: _continuous(measured, 1 + 1e-12),
     ),
     wrong=Statement(
         "|F(y) - F(y')| <= ||y - y'|| / 2",
-        lambda seen: _continuous(seen, 0.5),
+        lambda measured: _continuous(measured, 0.5),
     ),
 )
 
@@ -245,11 +253,11 @@ OTHER_ACTIVATION = PaperClaim(
     printed=Statement(
         "if |s - p| <= d then ||f - g||_1 <= c d, c^1 = width, c^(i+1) = width + L ||W^(i+1)||_1 "
         "c^i layer by layer",
-        lambda seen: _within_bound(seen.over_bound),
+        lambda measured: _within_bound(measured.over_bound),
     ),
     wrong=Statement(
         "only the last hidden layer counts: c = ||W^k||_1 times its width",
-        lambda seen: _within_bound(seen.over_last),
+        lambda measured: _within_bound(measured.over_last),
     ),
 )
 
@@ -306,13 +314,14 @@ def _measure_antipodes(size: Size) -> Antipodes:
     return Antipodes(worst, collision, classes)
 
 
-def _at_least(seen: Antipodes, share: float) -> Evidence:
+def _at_least(measured: Antipodes, share: float) -> Evidence:
     at = (
-        f"{seen.classes} continuous choices of one parameter for a circle of functions: at "
-        f"antipodes with the same parameter (within {seen.collision:.1e}), the error of one is at "
-        f"least {seen.worst:.6g} rho"
+        f"{measured.classes} continuous choices of one parameter for a circle of functions: at "
+        f"antipodes with the same parameter (within {measured.collision:.1e}), the error "
+        "of one is at "
+        f"least {measured.worst:.6g} rho"
     )
-    return Evidence(share, seen.worst + 1e-9, at)
+    return Evidence(share, measured.worst + 1e-9, at)
 
 
 ANTIPODES = PaperClaim(
@@ -324,9 +333,9 @@ ANTIPODES = PaperClaim(
         "the width d_N(K) is at least the (extended) Bernstein width: with N parameters that "
         "depend continuously on y, some y of the sphere of radius rho in N + 1 dimensions is "
         "rho off",
-        lambda seen: _at_least(seen, 1.0),
+        lambda measured: _at_least(measured, 1.0),
     ),
-    wrong=Statement("some y is 1.1 rho off", lambda seen: _at_least(seen, 1.1)),
+    wrong=Statement("some y is 1.1 rho off", lambda measured: _at_least(measured, 1.1)),
 )
 
 
@@ -371,17 +380,18 @@ HAUSDORFF = PaperClaim(
     measure=_measure_hausdorff,
     printed=Statement(
         "d(E, F), the larger of the two one-sided distances, is a metric on compact sets",
-        lambda seen: Evidence(
-            max(seen.itself, seen.symmetry, seen.triangle),
+        lambda measured: Evidence(
+            max(measured.itself, measured.symmetry, measured.triangle),
             100 * EPS,
-            f"random finite sets: d(E, E) = {seen.itself:.1e}, asymmetry {seen.symmetry:.1e}, "
-            f"triangle inequality exceeded by {max(0.0, seen.triangle):.1e}",
+            f"random finite sets: d(E, E) = {measured.itself:.1e}, asymmetry "
+            f"{measured.symmetry:.1e}, "
+            f"triangle inequality exceeded by {max(0.0, measured.triangle):.1e}",
         ),
     ),
     wrong=Statement(
         "one one-sided distance is enough",
-        lambda seen: Evidence(
-            seen.one_sided, 100 * EPS, f"asymmetry of one side: {seen.one_sided:.2g}"
+        lambda measured: Evidence(
+            measured.one_sided, 100 * EPS, f"asymmetry of one side: {measured.one_sided:.2g}"
         ),
     ),
 )

@@ -48,9 +48,9 @@ def _measure_ball(size: Size) -> dict[int, float]:
     return {r: sobolev_norm(h, 2, r, points) for r in (1, 2)}
 
 
-def _norm_is(seen: dict[int, float], wanted: dict[int, float]) -> Evidence:
-    off = {r: abs(seen[r] / wanted[r] - 1) for r in seen}
-    at = ", ".join(f"r = {r}: {seen[r]:.8g} against {wanted[r]:.8g}" for r in seen)
+def _norm_is(measured: dict[int, float], wanted: dict[int, float]) -> Evidence:
+    off = {r: abs(measured[r] / wanted[r] - 1) for r in measured}
+    at = ", ".join(f"r = {r}: {measured[r]:.8g} against {wanted[r]:.8g}" for r in measured)
     # the grid contains the extrema, so only rounding remains
     return Evidence(max(off.values()), 1e-12, f"cos(pi x) cos(pi y) by differentiation, {at}")
 
@@ -64,11 +64,11 @@ BALL = PaperClaim(
     printed=Statement(
         "||h||_r = ||h||_inf + sum over 1 <= |k|_1 <= r of ||D^k h||_inf, every multi-index k "
         "once: 1 + 2 pi + 3 pi^2 for cos(pi x) cos(pi y) and r = 2",
-        lambda seen: _norm_is(seen, {1: 1 + 2 * _PI, 2: 1 + 2 * _PI + 3 * _PI**2}),
+        lambda measured: _norm_is(measured, {1: 1 + 2 * _PI, 2: 1 + 2 * _PI + 3 * _PI**2}),
     ),
     wrong=Statement(
         "the same with the mixed derivative counted in both orders",
-        lambda seen: _norm_is(seen, {1: 1 + 2 * _PI, 2: 1 + 2 * _PI + 4 * _PI**2}),
+        lambda measured: _norm_is(measured, {1: 1 + 2 * _PI, 2: 1 + 2 * _PI + 4 * _PI**2}),
     ),
 )
 
@@ -113,8 +113,8 @@ def _measure_in_ball(size: Size) -> NetworksInBall:
     return NetworksInBall(norm, variation)
 
 
-def _in_the_ball(seen: NetworksInBall) -> dict[str, float]:
-    return {name: seen.variation[name] for name, norm in seen.norm.items() if norm <= 1}
+def _in_the_ball(measured: NetworksInBall) -> dict[str, float]:
+    return {name: measured.variation[name] for name, norm in measured.norm.items() if norm <= 1}
 
 
 HYPOTHESIS = PaperClaim(
@@ -124,28 +124,29 @@ HYPOTHESIS = PaperClaim(
     measure=_measure_in_ball,
     printed=Statement(
         "(assumed) no non-constant y in W_{r,m} can be represented as a network with activation s",
-        lambda seen: Evidence(
-            max(_in_the_ball(seen).values(), default=0.0),
+        lambda measured: Evidence(
+            max(_in_the_ball(measured).values(), default=0.0),
             1e-12,
             "y = c s(x_1/4 + 1/2) is a network, and for c small enough in W_{2,2}: norms "
-            + ", ".join(f"{name} {norm:.2g}" for name, norm in seen.norm.items()),
+            + ", ".join(f"{name} {norm:.2g}" for name, norm in measured.norm.items()),
         ),
     ),
     corrected=Statement(
         "for every activation that is smooth on some interval, small multiples of its own networks "
         "are in W_{r,m} (checked: r = m = 2): the hypothesis is never met, and Theorems 2 to 5 say "
         "nothing as printed",
-        lambda seen: Evidence(
-            max(seen.norm.values()) + (min(seen.variation.values()) < 1e-3),
+        lambda measured: Evidence(
+            max(measured.norm.values()) + (min(measured.variation.values()) < 1e-3),
             1.0,
-            f"{len(seen.norm)} activations: norms in W_(2,2) at most "
-            f"{max(seen.norm.values()):.3g}, variation at least {min(seen.variation.values()):.2g}",
+            f"{len(measured.norm)} activations: norms in W_(2,2) at most "
+            f"{max(measured.norm.values()):.3g}, variation at least "
+            f"{min(measured.variation.values()):.2g}",
         ),
     ),
     wrong=Statement(
         "only constants among these networks are in W_{2,2}, for smooth activations alone",
-        lambda seen: Evidence(
-            max(seen.variation[name] for name in ("tanh", "logistic", "GELU")),
+        lambda measured: Evidence(
+            max(measured.variation[name] for name in ("tanh", "logistic", "GELU")),
             1e-12,
             "tanh, logistic, GELU: networks in the ball vary",
         ),
@@ -206,32 +207,35 @@ ASSUMPTION_2 = PaperClaim(
     printed=Statement(
         "(assumed) if y is not in the class, a neuron more makes the best error strictly smaller; "
         "so best approximators are normal",
-        lambda seen: Evidence(
-            seen.best[2] / seen.best[1],
+        lambda measured: Evidence(
+            measured.best[2] / measured.best[1],
             1 - 1e-9,
-            f"y = cos({seen.waves} pi x), ReLU 1-n-1: the best largest errors found for n = 0, 1, "
-            f"2, 3 are {', '.join(f'{seen.best[n]:.6g}' for n in range(4))}: the best is the zero "
+            f"y = cos({measured.waves} pi x), ReLU 1-n-1: the best largest errors found "
+            "for n = 0, 1, "
+            f"2, 3 are {', '.join(f'{measured.best[n]:.6g}' for n in range(4))}: the best "
+            "is the zero "
             "network, which is not normal (error below 1 needs a change of sign at each of the "
-            f"{2 * seen.waves} zeros of y)",
+            f"{2 * measured.waves} zeros of y)",
         ),
     ),
     corrected=Statement(
         "a neuron more never makes it larger, and enough of them make it smaller",
-        lambda seen: Evidence(
+        lambda measured: Evidence(
             max(
-                seen.best[max(seen.best)], *(seen.best[n + 1] / seen.best[n] - 1 for n in range(3))
+                measured.best[max(measured.best)],
+                *(measured.best[n + 1] / measured.best[n] - 1 for n in range(3)),
             ),
             0.5,
-            f"y = cos({seen.waves} pi x): error {seen.best[max(seen.best)]:.3g} with "
-            f"{max(seen.best)} neurons, {seen.best[3]:.6g} with 3",
+            f"y = cos({measured.waves} pi x): error {measured.best[max(measured.best)]:.3g} with "
+            f"{max(measured.best)} neurons, {measured.best[3]:.6g} with 3",
         ),
     ),
     wrong=Statement(
         "three neurons more make it smaller by a tenth",
-        lambda seen: Evidence(
-            seen.best[3] / seen.best[0],
+        lambda measured: Evidence(
+            measured.best[3] / measured.best[0],
             0.9,
-            f"n = 0: {seen.best[0]:.6g}, n = 3: {seen.best[3]:.6g}",
+            f"n = 0: {measured.best[0]:.6g}, n = 3: {measured.best[3]:.6g}",
         ),
     ),
 )
@@ -260,8 +264,8 @@ def _measure_diverging(size: Size) -> DivergingFits:
     return DivergingFits(tuple(errors), tuple(sizes))
 
 
-def _ratios(seen: DivergingFits) -> tuple[float, ...]:
-    return tuple(a / b for a, b in zip(seen.errors, seen.errors[1:], strict=False))
+def _ratios(measured: DivergingFits) -> tuple[float, ...]:
+    return tuple(a / b for a, b in zip(measured.errors, measured.errors[1:], strict=False))
 
 
 _DIVERGE = (
@@ -276,27 +280,29 @@ POSITIVE = PaperClaim(
     printed=Statement(
         "if no y of a compact Y is a network, the best errors stay above some c > 0 (checked: the "
         "error stops falling)",
-        lambda seen: Evidence(
-            min(_ratios(seen)),
+        lambda measured: Evidence(
+            min(_ratios(measured)),
             2.0,
-            f"{_DIVERGE} from {seen.norms[0]:.2g} to {seen.norms[-1]:.3g}, the error falls from "
-            f"{seen.errors[0]:.2e} to {seen.errors[-1]:.2e}, by {min(_ratios(seen)):.3g} or more "
+            f"{_DIVERGE} from {measured.norms[0]:.2g} to {measured.norms[-1]:.3g}, the "
+            "error falls from "
+            f"{measured.errors[0]:.2e} to {measured.errors[-1]:.2e}, by "
+            f"{min(_ratios(measured)):.3g} or more "
             "every time",
         ),
     ),
     corrected=Statement(
         "they do if the parameters are kept in a ball; here its radius R buys an error of order "
         "R^-2, so no best approximator exists and Assumption 1 fails",
-        lambda seen: Evidence(
-            max(abs(math.log2(f) - 2) for f in _ratios(seen)[2:]),
+        lambda measured: Evidence(
+            max(abs(math.log2(f) - 2) for f in _ratios(measured)[2:]),
             0.05,
-            f"{_DIVERGE}, the error falls by {', '.join(f'{f:.3g}' for f in _ratios(seen))}",
+            f"{_DIVERGE}, the error falls by {', '.join(f'{f:.3g}' for f in _ratios(measured))}",
         ),
     ),
     wrong=Statement(
         "the radius R buys an error of order 1 / R",
-        lambda seen: Evidence(
-            max(abs(math.log2(f) - 1) for f in _ratios(seen)[2:]), 0.05, f"{_DIVERGE}: R^-2"
+        lambda measured: Evidence(
+            max(abs(math.log2(f) - 1) for f in _ratios(measured)[2:]), 0.05, f"{_DIVERGE}: R^-2"
         ),
     ),
 )

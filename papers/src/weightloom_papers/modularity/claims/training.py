@@ -88,10 +88,12 @@ def _measure_divergence(size: Size) -> Divergence:
     return Divergence(d, wanted, seeds, **least)
 
 
-def _trained_steps(seen: Divergence, steps: int, what: str) -> Evidence:
-    at = f"y of type (a), He uniform; f {seen.d}-100-N_g, {what}: "
-    ended = "finite" if steps == seen.wanted else f"not finite after {steps} steps"
-    return Evidence(seen.wanted - steps, 0, f"{at}{ended} (of {seen.wanted}, {seen.seeds} seeds)")
+def _trained_steps(measured: Divergence, steps: int, what: str) -> Evidence:
+    at = f"y of type (a), He uniform; f {measured.d}-100-N_g, {what}: "
+    ended = "finite" if steps == measured.wanted else f"not finite after {steps} steps"
+    return Evidence(
+        measured.wanted - steps, 0, f"{at}{ended} (of {measured.wanted}, {measured.seeds} seeds)"
+    )
 
 
 TWO_LAYERS = PaperClaim(
@@ -102,16 +104,20 @@ TWO_LAYERS = PaperClaim(
     printed=Statement(
         "a hypernetwork whose f has 2 layers trains with learning rate 0.01 and batches of 200 "
         "(optimiser and initialisation are not named: SGD and PyTorch's default are tried)",
-        lambda seen: _trained_steps(seen, seen.default, "default initialisation, SGD 0.01"),
+        lambda measured: _trained_steps(
+            measured, measured.default, "default initialisation, SGD 0.01"
+        ),
     ),
     corrected=Statement(
         "so started it is NaN within an epoch; with a head that keeps the scale of g's weights "
         "(hyperfan_in) it trains",
-        lambda seen: _trained_steps(seen, seen.hyperfan, "hyperfan_in, SGD 0.01"),
+        lambda measured: _trained_steps(measured, measured.hyperfan, "hyperfan_in, SGD 0.01"),
     ),
     wrong=Statement(
         "half the learning rate is enough",
-        lambda seen: _trained_steps(seen, seen.slower, "default initialisation, SGD 0.005"),
+        lambda measured: _trained_steps(
+            measured, measured.slower, "default initialisation, SGD 0.005"
+        ),
     ),
 )
 
@@ -147,19 +153,20 @@ def _measure_depths(size: Size) -> DepthComparison:
     return DepthComparison(d, steps, variance, hyper, embedding)
 
 
-def _scores(seen: DepthComparison) -> str:
+def _scores(measured: DepthComparison) -> str:
     rows = ", ".join(
-        f"{depth} layers {seen.hyper[depth]:.2f} and {seen.embedding[depth]:.2f}"
-        for depth in seen.hyper
+        f"{depth} layers {measured.hyper[depth]:.2f} and {measured.embedding[depth]:.2f}"
+        for depth in measured.hyper
     )
     return (
-        f"d = {seen.d}, {seen.steps} batches of 200, y of variance {seen.variance:.2g}: test MSE "
+        f"d = {measured.d}, {measured.steps} batches of 200, y of variance "
+        f"{measured.variance:.2g}: test MSE "
         f"of hypernetwork and embedding method over that variance, {rows}"
     )
 
 
-def _best(seen: DepthComparison) -> float:
-    return min(*seen.hyper.values(), *seen.embedding.values())
+def _best(measured: DepthComparison) -> float:
+    return min(*measured.hyper.values(), *measured.embedding.values())
 
 
 DEPTH = PaperClaim(
@@ -170,20 +177,20 @@ DEPTH = PaperClaim(
     printed=Statement(
         "when f and e have 3 layers or more, the hypernetwork has the smaller approximation error "
         "(within the first epoch, in the range of errors of the figure)",
-        lambda seen: Evidence(
-            max(seen.hyper[depth] / seen.embedding[depth] for depth in seen.hyper),
+        lambda measured: Evidence(
+            max(measured.hyper[depth] / measured.embedding[depth] for depth in measured.hyper),
             1.0,
-            _scores(seen),
+            _scores(measured),
         ),
     ),
     corrected=Statement(
         "at these errors both are worse than the mean of y (MSE above its variance): the curves "
         "compare the scales at which the two models start",
-        lambda seen: Evidence(1.0, _best(seen), _scores(seen)),
+        lambda measured: Evidence(1.0, _best(measured), _scores(measured)),
     ),
     wrong=Statement(
         "one of them explains half of the variance",
-        lambda seen: Evidence(_best(seen), 0.5, _scores(seen)),
+        lambda measured: Evidence(_best(measured), 0.5, _scores(measured)),
     ),
 )
 

@@ -180,7 +180,7 @@ def measure_norm(config: Mapping[str, Any], seed: int) -> Outcome:
     dims, sigma = config["dims"], config["sigma"]
     spectrum = GaussianSpectrum(dims, sigma, height=1.0)
     generator = torch.Generator().manual_seed(seed)
-    sizes = 2 * math.pi * spectrum.draw(config["draws"], 0, generator).norm(dim=-1)
+    sizes = 2 * math.pi * spectrum.sample(config["draws"], 0, generator).norm(dim=-1)
     metrics = {
         "closed": spectrum.barron_norm(),
         "holder": math.sqrt(dims) / sigma,

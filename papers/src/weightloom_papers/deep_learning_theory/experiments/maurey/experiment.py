@@ -75,7 +75,7 @@ def _bell(seed: int) -> MaureyCase:
 
 
 def _network(seed: int) -> MaureyCase:
-    network = Shallow.draw(1000, 5, "relu", seed=seed)
+    network = Shallow.sample(1000, 5, "relu", seed=seed)
     generator = torch.Generator().manual_seed(seed + 1)
     points = torch.randn(POINTS, 5, dtype=torch.float64, generator=generator)
     return MaureyCase(NeuronMeasure(network.network()), points, network)

@@ -134,7 +134,7 @@ def measure_trained(config: Mapping[str, Any], seed: int) -> Outcome:
     started = time.perf_counter()
     width, name = config["width"], config["activation"]
     data = make_data(config["samples"], config["dims"], seed)
-    net = Shallow.draw(width, config["dims"], name, seed=seed * 7919 + width)
+    net = Shallow.sample(width, config["dims"], name, seed=seed * 7919 + width)
     descent = descend(
         net, data, rate=config["rate"], goal=config["goal"], max_steps=config["max_steps"]
     )
