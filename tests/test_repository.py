@@ -122,6 +122,13 @@ def test_hooks_fetch_nothing():
     assert {hook["language"] for hook in repos[0]["hooks"]} == {"system"}
 
 
+def test_hooks_work_where_no_environment_is_active():
+    """The programs of `make test` are named by their place; git is everywhere."""
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    programs = {hook["entry"].split()[0] for hook in repo["hooks"]}
+    assert programs == {".venv/bin/ruff", ".venv/bin/mypy", "git"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_on_a_page_exist(page):
     """CONTRIBUTING.md says where changes go, the design page where things are."""
