@@ -1,7 +1,7 @@
 """The architecture, held by reading the sources: levels, edges, names of files and classes."""
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -111,23 +111,31 @@ def test_the_check_of_imports_can_fail(tmp_path):
 
 
 def families(folder):
-    """Prefixes that three or more files of one folder share."""
-    stems = defaultdict(Counter)
-    for path in folder.rglob("*.py"):
-        stem = path.stem.removeprefix("test_")
-        if "_" in stem.strip("_"):
-            stems[path.parent][stem.split("_")[0]] += 1
+    """Prefixes that three or more files of one folder share: draw.js, draw_pad.js, draw_line.js."""
+    stems = defaultdict(set)
+    for path in folder.rglob("*.*"):
+        if path.suffix in (".py", ".js", ".css") and not path.stem.startswith("__"):
+            stem = path.stem.removeprefix("test_")
+            stems[path.parent, stem.split("_")[0]].add(stem)
     return [
-        f"{parent.relative_to(ROOT)}/{prefix}_*"
-        for parent, counts in stems.items()
-        for prefix, count in counts.items()
-        if count >= 3
+        f"{parent.relative_to(folder)}/{prefix}_*"
+        for (parent, prefix), shared in stems.items()
+        if len(shared) >= 3
     ]
 
 
 @pytest.mark.parametrize("folder", [*SOURCES.values(), *TESTS.values()], ids=lambda f: f.name)
 def test_a_family_of_files_is_a_folder(folder):
     assert families(folder) == []
+
+
+def test_the_check_of_families_can_fail(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in ("match.py", "match_rows.py", "a/match_keys.py", "match.css"):
+        (tmp_path / name).touch()
+    assert families(tmp_path) == []
+    (tmp_path / "test_match_units.py").touch()
+    assert families(tmp_path) == ["./match_*"]
 
 
 def public_names(init):

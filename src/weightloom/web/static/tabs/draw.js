@@ -1,6 +1,6 @@
 // Draw half a digit; a hypernetwork and a kernel complete it while you draw.
-import {Pad} from "./draw_pad.js";
-import {greys, heat, legend} from "./draw_picture.js";
+import {Pad} from "./draw/pad.js";
+import {greys, heat, legend} from "./draw/picture.js";
 
 const PARTS = [["top", "Top half"], ["bottom", "Bottom half"], ["left", "Left half"], ["right", "Right half"], ["all", "All"]];
 const POLL = 600; // milliseconds

@@ -1,6 +1,6 @@
 // The 8 x 8 drawing: with a pointer (a soft brush), or with arrow keys and space.
-import {el, unique, button} from "../tools.js";
-import {colours} from "./draw_picture.js";
+import {el, unique, button} from "../../tools.js";
+import {colours} from "./picture.js";
 
 const SIDE = 8;
 const SIZE = 320; // pixels of the canvas; the page scales it
