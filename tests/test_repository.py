@@ -108,6 +108,15 @@ def test_the_project_has_one_address():
     assert addresses == {source}
 
 
+@pytest.mark.parametrize("path", PROJECTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_both_packages_say_where_they_live(path):
+    urls = project(path)["urls"]
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(urls)
+    for url in urls.values():  # a file or folder of the repository, on its main branch
+        page = re.sub(r".*/(?:tree|blob)/main/", "", url)
+        assert page == url or (ROOT / page).exists(), url
+
+
 def test_the_workflow_runs_what_developers_run_with_the_pinned_python():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     steps = workflow["jobs"]["run"]["steps"]
