@@ -397,3 +397,17 @@ class TestRefusals:
 def test_numba_is_not_imported_before_it_is_wanted() -> None:
     code = "import sys, weightloom.kernels.fused; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestWithoutLoops:
+    """Only a missing numba means that there are no compiled loops."""
+
+    def test_no_numba(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "numba", None)
+        assert fused._loops.__wrapped__() is None
+
+    def test_an_error_in_the_loops_is_not_hidden(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "weightloom.kernels.fused_loops", None)
+        monkeypatch.delattr("weightloom.kernels.fused_loops", raising=False)
+        with pytest.raises(ImportError):
+            fused._loops.__wrapped__()

@@ -96,9 +96,11 @@ def join(
 def _loops() -> Any:
     """The compiled loops, or None without a numba that works."""
     try:
-        from weightloom.kernels import fused_loops
+        import numba  # noqa: F401  only numba may be missing: an error in our own file is an error
     except ImportError:
         return None
+    from weightloom.kernels import fused_loops
+
     return fused_loops
 
 
