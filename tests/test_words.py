@@ -20,8 +20,9 @@ EMPTY_NAMES = {"one", "found", "made", "said", "told"}
 
 #: Word -> the field's word for it.
 DIALECT = {r"exchang\w*": "permutation", r"roads?": "method", r"00[0-4]": "the paper's slug"}
-#: Words as data: the first name of an entry in stored results, and what the commands refuse.
+#: Words as data: the first name of an entry in stored results, and what commands do not know.
 DATA = {
+    "CHANGELOG.md": {"road"},
     "papers/src/weightloom_papers/lab/runs.py": {"road"},
     "papers/tests/lab/test_renames.py": {"road"},
     "papers/tests/cli/test_reproduce.py": {"000", "001"},

@@ -19,7 +19,8 @@ in the orthonormal h_n. Bessel functions obey J_(v-1) = (2v/w) J_v - J_(v+1), wh
 downwards (Miller's algorithm). No starting value is needed: |exp(i w t)| = 1, so the a_n^2 sum to
 1. sin(w t) has the odd ones. Its tails are sums of positive numbers, so even tiny ones keep many
 digits, where "norm minus the first coefficients" has none left. scipy.special.jv gives the same
-numbers with fewer digits (9 for d = 30, w = pi d^3; none in the far tail), in four times the time.
+numbers with fewer digits, in ten times the time: for w = pi d^3 the sum is off 1 by 1.2e-12 with
+d = 30 and by 8.5e-12 with d = 60, here by 2.2e-16.
 """
 
 from __future__ import annotations
