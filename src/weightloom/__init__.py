@@ -29,21 +29,26 @@ if TYPE_CHECKING:
         web,
     )
     from weightloom.hyper import (
+        Adapter,
+        AdapterHead,
         CallPlan,
         ChunkedHead,
         ConditionalNeuralProcess,
         DeltaHead,
         Diagnosis,
         EmbeddingNetwork,
+        Features,
         FullHead,
         Head,
         HyperNetwork,
         LowRankHead,
         PerLayerHead,
         SetEncoder,
+        combine,
         count_parameters,
         diagnose,
         export,
+        fit_adapters,
         load,
         matched_pair,
         mlp,
@@ -63,6 +68,7 @@ __all__ = [
     # parts
     "mlp",
     "SetEncoder",
+    "Features",
     # heads: how weights are generated
     "Head",
     "FullHead",
@@ -70,6 +76,11 @@ __all__ = [
     "ChunkedHead",
     "PerLayerHead",
     "DeltaHead",
+    "AdapterHead",
+    # adapters: a low-rank change of a given network
+    "Adapter",
+    "combine",
+    "fit_adapters",
     # which weights are generated
     "WeightSpec",
     "shared",

@@ -43,7 +43,8 @@ class HeadError(WeightloomError, ValueError):
     """A head or an initialisation that does not exist or does not fit the model."""
 
 
-class UnsupportedModuleError(WeightloomError, TypeError):
+# Not a TypeError: PyTorch takes one that is raised inside `a * b` for "this type cannot do it".
+class UnsupportedModuleError(WeightloomError, NotImplementedError):
     """A module whose weights cannot be generated."""
 
 

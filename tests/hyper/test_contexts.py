@@ -96,8 +96,8 @@ def _distributed(rank, path, results):
     model = DistributedDataParallel(hyper)
     torch.manual_seed(1)
     x, condition = torch.randn(4, 5, 3), torch.randn(4, 4)
-    mine = slice(2 * rank, 2 * rank + 2)
-    model(x[mine], condition[mine]).square().mean().backward()
+    own_rows = slice(2 * rank, 2 * rank + 2)
+    model(x[own_rows], condition[own_rows]).square().mean().backward()
     if rank == 0:
         torch.save({n: p.grad for n, p in hyper.named_parameters()}, results)
     dist.barrier()

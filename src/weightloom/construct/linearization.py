@@ -126,9 +126,7 @@ class TaylorModel(nn.Module):
     def _call(self, weights: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
         # Buffers are passed as copies: what a layer writes into them is dropped.
         buffers = {name: b.clone() for name, b in self.module.named_buffers()}
-        shapes = {**self.spec.shapes, **{name: tuple(b.shape) for name, b in buffers.items()}}
-        spec = WeightSpec(shapes, self.spec.aliases)
-        return call(self.module, spec, {**weights, **buffers}, args, kwargs)
+        return call(self.module, self.spec, weights, args, kwargs, buffers)
 
 
 def linearize(module: nn.Module, train: str | Iterable[str] = "*") -> TaylorModel:

@@ -1,9 +1,18 @@
 """Hypernetworks, their rivals, and what is needed to train and keep them."""
 
+from weightloom.hyper.adapters import Adapter, combine, fit_adapters
 from weightloom.hyper.diagnosis import Diagnosis, diagnose
-from weightloom.hyper.encoders import SetEncoder
+from weightloom.hyper.encoders import Features, SetEncoder
 from weightloom.hyper.fully_connected import mlp
-from weightloom.hyper.heads import ChunkedHead, DeltaHead, FullHead, Head, LowRankHead, PerLayerHead
+from weightloom.hyper.heads import (
+    AdapterHead,
+    ChunkedHead,
+    DeltaHead,
+    FullHead,
+    Head,
+    LowRankHead,
+    PerLayerHead,
+)
 from weightloom.hyper.hypernetwork import HyperNetwork
 from weightloom.hyper.rivals import (
     ConditionalNeuralProcess,
@@ -22,6 +31,7 @@ __all__ = [
     # parts
     "mlp",
     "SetEncoder",
+    "Features",
     # heads: how the weights are written
     "Head",
     "FullHead",
@@ -29,6 +39,11 @@ __all__ = [
     "ChunkedHead",
     "PerLayerHead",
     "DeltaHead",
+    "AdapterHead",
+    # adapters: a low-rank change of a given network
+    "Adapter",
+    "combine",
+    "fit_adapters",
     # one set of weights for all rows
     "shared",
     # how large

@@ -1,4 +1,4 @@
-"""Encoders map a condition to features: how to call one, and what its features are like."""
+"""Encoders map a condition to features: what can be read from their layers, and measured."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ShapeError
-from weightloom.networks.layers import ANY_CONVOLUTIONS
+from weightloom.hyper.conditions import Condition, ConditionDims, Dims, Features, encode
+from weightloom.hyper.rows.functional import modes_restored
+from weightloom.networks.activations import lookup
+from weightloom.networks.layers import ANY_CONVOLUTIONS, DROPOUTS
 
 __all__ = [
+    "Condition",
+    "ConditionDims",
+    "Dims",
     "FeatureStatistics",
+    "Features",
     "SetEncoder",
     "condition_dims",
     "encode",
     "feature_statistics",
     "feature_width",
+    "is_frozen",
 ]
 
 
@@ -43,6 +51,15 @@ class SetEncoder(nn.Module):
         return features.amax(1) if self.pool == "max" else getattr(features, self.pool)(1)
 
 
+# -- what is read from the layers ----------------------------------------------------------------
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether the module has parameters and none of them is trained."""
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+
+
 def feature_width(encoder: nn.Module) -> int | None:
     """How many features the encoder returns, read from its last layer; None if that is unknown."""
     for module in reversed(list(encoder.modules())):
@@ -66,35 +83,31 @@ def condition_dims(encoder: nn.Module) -> int | None:
         if isinstance(module, nn.Linear):
             return 1
         if isinstance(module, nn.Embedding):
-            return 0
+            return 0 if _takes_task_ids(encoder) else None
         if isinstance(module, ANY_CONVOLUTIONS):
             return len(module.kernel_size) + 1
     return None
 
 
-def encode(encoder: nn.Module, condition: Tensor, dims: int | None) -> tuple[Tensor, bool]:
-    """Features [b, k], and whether a single condition (no leading dimension) was given."""
-    if dims is not None and not isinstance(condition, Tensor):
-        raise ShapeError(
-            f"condition is {condition!r:.60}, not a tensor; pass torch.tensor(...) of it (one task "
-            f"id is torch.tensor(3), several are torch.tensor([3, 5]))"
-        )
-    if dims is not None and condition.dim() not in (dims, dims + 1):
-        raise ShapeError(
-            f"condition has shape {tuple(condition.shape)}, but one condition has {dims} "
-            f"dimension{'' if dims == 1 else 's'} here; pass [b, ...] with {dims + 1} dimensions, "
-            f"or a single condition with {dims} (condition_dims= sets this by hand)"
-        )
-    single = dims is not None and condition.dim() == dims
-    features = encoder(condition.unsqueeze(0) if single else condition)
-    if dims is None and features.dim() == 1:
-        single, features = True, features.unsqueeze(0)
-    if features.dim() != 2:
-        raise ShapeError(
-            f"the encoder returned features of shape {tuple(features.shape)} for a condition of "
-            f"shape {tuple(condition.shape)}; it must return [b, k], one row for each condition"
-        )
-    return features, single
+def _takes_task_ids(encoder: nn.Module) -> bool:
+    """Whether this is a table with one row per task, and not the first layer of a text encoder."""
+    if not isinstance(encoder, nn.Embedding | nn.Sequential):
+        return False
+    first, *rest = [module for module in encoder.modules() if not _is_sequential(module)]
+    return isinstance(first, nn.Embedding) and all(map(_maps_rows, rest))
+
+
+def _is_sequential(module: nn.Module) -> bool:
+    return type(module) is nn.Sequential
+
+
+def _maps_rows(layer: nn.Module) -> bool:
+    """Whether the layer maps each vector [k] by itself, so that ids [b] give features [b, k]."""
+    plain = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.Identity, *DROPOUTS)
+    return isinstance(layer, plain) or lookup(layer) is not None
+
+
+# -- statistics of the features ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -115,20 +128,21 @@ _USUAL_SPREAD = 0.3
 
 @torch.no_grad()
 def feature_statistics(
-    encoder: nn.Module, dims: int | None, calibration: Tensor | None, moment: float | None = None
+    encoder: nn.Module,
+    dims: ConditionDims | int | None,
+    calibration: Condition | None,
+    moment: float | None = None,
 ) -> FeatureStatistics:
     """Statistics of the encoder's features.
 
     Measured on ``calibration`` if given. Otherwise on standard normal conditions if the first layer
-    is Linear, or on all ids if it is an Embedding. Otherwise the moment is assumed to be 1. A
-    given ``moment`` is used as it is.
+    is Linear, or on all ids if the encoder is a table of task ids. Otherwise the moment is assumed
+    to be 1. A given ``moment`` is used as it is. The encoder runs in evaluation mode; afterwards
+    each of its modules has the mode it had.
     """
-    training = encoder.training
-    encoder.eval()
-    try:
-        features, source = _sample(encoder, dims, calibration)
-    finally:
-        encoder.train(training)
+    with modes_restored(encoder):
+        encoder.eval()
+        features, source = _sample(encoder, ConditionDims.of(dims), calibration)
     if features is None:
         return FeatureStatistics(moment or 1.0, _USUAL_SPREAD, "given" if moment else source)
     lengths = features.double().square().mean(1)
@@ -141,25 +155,26 @@ def feature_statistics(
 
 
 def _sample(
-    encoder: nn.Module, dims: int | None, calibration: Tensor | None
+    encoder: nn.Module, dims: ConditionDims, calibration: Condition | None
 ) -> tuple[Tensor | None, str]:
     if calibration is not None:
         return encode(encoder, calibration, dims)[0], "measured on calibration"
-    probe = _probe(encoder)
+    probe = _probe(encoder, dims.tensor)
     if probe is None:
         return None, "assumed: pass calibration= to measure it"
     what = "standard normal conditions" if probe.is_floating_point() else "all of its ids"
     return encoder(probe), f"measured on {what}"
 
 
-def _probe(encoder: nn.Module) -> Tensor | None:
+def _probe(encoder: nn.Module, dims: int | None) -> Tensor | None:
     """Conditions to measure an encoder on, or None. Random ones have a generator of their own."""
     first = next((m for m in encoder.modules() if next(m.children(), None) is None), None)
-    generator = torch.Generator().manual_seed(0)
     if isinstance(first, nn.Embedding):
-        return torch.arange(first.num_embeddings, device=first.weight.device)
+        ids = dims == 0 and _takes_task_ids(encoder)
+        return torch.arange(first.num_embeddings, device=first.weight.device) if ids else None
     plain = isinstance(encoder, nn.Linear | nn.Sequential) and condition_dims(encoder) == 1
     if isinstance(first, nn.Linear) and plain:  # sets: their size, which the mean needs, is unknown
+        generator = torch.Generator().manual_seed(0)
         probe = torch.randn(256, first.in_features, generator=generator)
         return probe.to(first.weight)
     return None

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from weightloom.errors import CheckpointError, HeadError, NonFiniteWeightsError, ShapeError
+from weightloom.errors import (
+    CheckpointError,
+    HeadError,
+    ShapeError,
+    UnsupportedModuleError,
+    WeightloomError,
+)
+from weightloom.hyper.adapters import Adapter, adapter_of, check_writes_changes
+from weightloom.hyper.bound import Binding, Layout, Owners
+from weightloom.hyper.bound.sharded import refuse_parts
+from weightloom.hyper.building import choose_dims, choose_head, choose_width, initialise_head
+from weightloom.hyper.calling import added, condition_of, in_type_of, meant_bind
 from weightloom.hyper.encoders import (
+    Condition,
+    Dims,
+    Features,
     FeatureStatistics,
-    condition_dims,
     encode,
     feature_statistics,
-    feature_width,
+    is_frozen,
 )
-from weightloom.hyper.heads import DeltaHead, FullHead, Head, make_head
+from weightloom.hyper.finite import check_bound, check_output, require_finite
+from weightloom.hyper.heads import Head
 from weightloom.hyper.rows import (
     CallPlan,
     Decision,
@@ -28,11 +42,14 @@ from weightloom.hyper.rows import (
     call,
     fill,
     strip,
-    with_aliases,
 )
-from weightloom.hyper.rows.functional import modes_restored, unshare
-from weightloom.hyper.start import apply_ntk, check_init, init_targets, varying_share
+from weightloom.hyper.rows.any_module import VMAP_REFUSALS
+from weightloom.hyper.rows.functional import given_values, modes_restored, unshared, with_aliases
+from weightloom.hyper.rows.shells import structure_of
 from weightloom.networks import WeightSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["HyperNetwork"]
 
@@ -71,82 +88,169 @@ class HyperNetwork(nn.Module):
         features: int | None = None,
         freeze_rest: bool = False,
         feature_moment: float | None = None,
-        calibration: Tensor | None = None,
-        condition_dims: int | None = None,
+        calibration: Condition | None = None,
+        condition_dims: Dims = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.spec = WeightSpec.from_module(primary, generate)
-        self.primary = strip(primary, self.spec)
-        if freeze_rest:
-            self.primary.requires_grad_(False)
+        built = choose_head(head, init)
+        self.spec = WeightSpec.from_module(primary, generate, opaque=built.relative)
+        self.primary: nn.Module = nn.Identity()  # for now: the head says what stays in it
         self.encoder = nn.Identity() if encoder is None else encoder
         self.order = "auto"
         self.check_finite = True
-        self._dims = _dims_of(self.encoder, condition_dims)
+        self._dims = choose_dims(self.encoder, condition_dims)
         self._rowwise = RowwiseCall()
-        parameters = dict(primary.named_parameters())
-        values = {name: parameters[name].detach() for name in self.spec}
-        width = features or _width_of(self.encoder, self._dims, calibration)
-        self.head = _make_head(head, init)
+        self._layouts: dict[object, Layout] = {}
+        values = given_values(primary, self.spec)
+        width = features or choose_width(self.encoder, self._dims, calibration)
+        self.head = built
         self.head.build(self.spec, width, values)
-        self.initialisation = self._initialise(primary, values, init, feature_moment, calibration)
+        bases = self.head.bases()
+        self._bases = tuple(name for name in self.spec if name in bases)
+        self.primary = strip(primary, self.spec, bases, freeze_rest)
+        if feature_moment is not None and not feature_moment > 0:
+            raise HeadError(
+                f"feature_moment={feature_moment} was given; a second moment is positive"
+            )
+        self.initial_features = feature_statistics(
+            self.encoder, self._dims, calibration, feature_moment
+        )
+        self.initialisation = initialise_head(
+            self.head, primary, self.encoder, values, init, self.initial_features
+        )
         self.to(device=device, dtype=dtype)
-
-    def _initialise(
-        self,
-        primary: nn.Module,
-        values: Mapping[str, Tensor],
-        init: str | None,
-        moment: float | None,
-        calibration: Tensor | None,
-    ) -> str:
-        """Initialise the head's parameters; return a description of how."""
-        if moment is not None and not moment > 0:
-            raise HeadError(f"feature_moment={moment} was given; a second moment is positive")
-        chosen = check_init(init or "hyperfan_in")
-        known = feature_statistics(self.encoder, self._dims, calibration, moment)
-        self.initial_features = known
-        if isinstance(self.head, DeltaHead):
-            self.head.zero(known.moment)
-            return "delta: generates the given primary exactly"
-        if chosen == "default":
-            self.head.default()
-            return "default: every layer as nn.Linear does it, whatever the primary needs"
-        if chosen == "ntk":
-            apply_ntk(primary, self.encoder, self.head)
-            return "ntk: standard normal parameters, scales in the forward pass"
-        share = varying_share(primary, self.spec, chosen, known.spread * self.head.degree)
-        goal = init_targets(primary, self.spec, values, chosen, share)
-        self.head.initialise(goal, known.moment)
-        done = f"{chosen}: second moment of features {known.moment:.4g} ({known.source})"
-        if chosen == "primary":
-            return done
-        return f"{done}, {share:.0%} of the weights' variance depends on the condition"
 
     # -- running ---------------------------------------------------------------------------------
 
-    def forward(self, x: Any, condition: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, condition: Condition | None = None, **kwargs: Any) -> Any:
         """output[i] = primary(x[i]) with the weights of condition[i]; or one condition for all.
 
-        Further tensor arguments have one row for each condition too, unless wrapped in
-        `weightloom.shared`; other arguments are passed to the primary unchanged.
+        ``hyper(x, condition, ...)``, or the primary's own keywords: ``hyper(input_ids=ids,
+        condition=condition)``. Further tensor arguments have one row for each condition too, unless
+        wrapped in `weightloom.shared`; numbers, strings and None are passed on. `bind` is for
+        primaries that keep state from call to call, such as caches.
         """
+        args, condition = condition_of(args, kwargs, condition)
         features, single = self._encode(condition)
-        generated = self.head.generate(features)
-        if single:
-            weights = {name: value.dense()[0] for name, value in generated.items()}
-            args, kwargs = tree_map(unshare, (args, kwargs))
-            output = call(self.primary, self.spec, weights, (x, *args), kwargs)
+        if single or (self.spec.opaque and features.shape[0] == 1):
+            generated = self._changes(features)
+            args, kwargs = unshared(args, kwargs)
+            output = self._apply_single(generated, args, kwargs)
+        elif self.spec.opaque:
+            raise UnsupportedModuleError(
+                f"hyper(x, condition) cannot see inside {sorted(self.spec.opaque)[0]!r}, a weight "
+                f"in a form of its own; hyper.bind(condition)(x) can: row i of x has condition i"
+            )
         else:
-            output = self._apply_rowwise(generated, features.shape[0], (x, *args), kwargs)
-        self._check_output(output, generated)
+            changes = self._changes(features)
+            generated = self._absolute(changes)
+            try:
+                output = self._apply_rowwise(generated, features.shape[0], args, kwargs)
+            except WeightloomError:
+                raise
+            except (*VMAP_REFUSALS, IndexError) as error:  # not those that control flow uses
+                binding = self._binding(changes, Owners(features.shape[0]))
+                raise meant_bind(error, binding, args, kwargs) or error from None
+        if self.check_finite:
+            check_output(output, generated)
         return output
 
-    def _encode(self, condition: Tensor) -> tuple[Tensor, bool]:
+    def bind(self, conditions: Condition, index: Tensor | None = None) -> Any:
+        """The primary with the weights of these conditions: a module called as the primary is.
+
+        Row i of every batch that it is given has condition i. Of k b rows each k neighbours share a
+        condition, as beam search lays them out. With ``index`` [n], row j has condition index[j]:
+        any number of rows for each condition, in any order. A single condition is for all rows.
+
+        Attributes and methods of the primary work (``generate``, ``config``); so do caches, masks
+        and activation checkpointing. The primary is not touched: bound networks can be used side by
+        side, and in several threads. Gradients flow into the hypernetwork.
+
+        >>> import weightloom as wl
+        >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
+        >>> net = hyper.bind(torch.randn(3, 5))
+        >>> net(torch.randn(3, 2)).shape, net(torch.randn(12, 2)).shape
+        (torch.Size([3, 1]), torch.Size([12, 1]))
+        """
+        features, _ = self._encode(conditions)
+        generated = self._changes(features)
+        if self.check_finite:
+            check_bound(generated)
+        if index is None:
+            owners = Owners(features.shape[0])
+        else:
+            owners = Owners.of_index(index, features.shape[0])
+            generated = {
+                name: value.rebuild(tuple(map(owners.pick, value.batched())))
+                for name, value in generated.items()
+            }
+        return self._binding(generated, owners).network()
+
+    def _binding(self, generated: Mapping[str, Generated], owners: Owners) -> Binding:
+        primary: nn.Module = self._modules["primary"]  # type: ignore[assignment]
+        key = structure_of(primary)
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) >= 16:
+                self._layouts.clear()
+            layout = self._layouts[key] = Layout()
+        return Binding(primary, self.spec, generated, self._own_values(), owners, layout)
+
+    def _own_values(self) -> dict[str, Tensor | None]:
+        """The primary's own tensors that the head writes changes of."""
+        primary: nn.Module = self._modules["primary"]  # type: ignore[assignment]
+        return {
+            name: None if name in self.spec.opaque else primary.get_parameter(name)
+            for name in self._bases
+        }
+
+    def _changes(self, features: Tensor) -> dict[str, Generated]:
+        """What the head writes: weights, or changes of the primary's own weights."""
+        if self._bases:
+            features = in_type_of(features, self.head)
+        return self.head.generate(features)
+
+    def generated(self, features: Tensor) -> dict[str, Generated]:
+        """The weights for features [b, k], in the form that the head has them in."""
+        return self._absolute(self._changes(features))
+
+    def _absolute(self, generated: dict[str, Generated]) -> dict[str, Generated]:
+        """The weights themselves: changes are added to the primary's own."""
+        if not self._bases:
+            return generated
+        own = self._own_values()
+        refuse_parts(own)
+        return {name: added(value, own.get(name)) for name, value in generated.items()}
+
+    def _apply_single(
+        self, generated: dict[str, Generated], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if self._bases and not torch.compiler.is_compiling():
+            return self._binding(generated, Owners(1)).network()(*args, **kwargs)
+        weights = {name: value.dense()[0] for name, value in self._absolute(generated).items()}
+        return call(self.primary, self.spec, weights, args, kwargs)
+
+    def encode(self, condition: Condition) -> Features:
+        """The features of a condition, to be used in its place: run the encoder once, use often.
+
+        >>> import weightloom as wl
+        >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
+        >>> features = hyper.encode(torch.randn(3, 5))
+        >>> hyper(torch.randn(100, 2), features[1]).shape
+        torch.Size([100, 1])
+        """
+        return Features(*self._encode(condition))
+
+    def _encode(self, condition: Condition) -> tuple[Tensor, bool]:
         features, single = encode(self.encoder, condition, self._dims)
         if features.shape[1] != self.head.features:
+            if isinstance(condition, Features):
+                raise ShapeError(
+                    f"the Features have {features.shape[1]} columns, but the head was built for "
+                    f"{self.head.features}; make them with this model's encode()"
+                )
             raise ShapeError(
                 f"the encoder returned {features.shape[1]} features, but the head was built for "
                 f"{self.head.features}; pass features={features.shape[1]} to HyperNetwork"
@@ -161,24 +265,25 @@ class HyperNetwork(nn.Module):
         kwargs: Mapping[str, Any],
         decisions: list[Decision] | None = None,
     ) -> Any:
-        x = args[0]
+        x = args[0] if args else None
         if isinstance(x, Tensor) and (x.dim() == 0 or x.shape[0] != rows):
             seen = "no rows" if x.dim() == 0 else f"{x.shape[0]}"
             raise ShapeError(
                 f"condition has {rows} rows but x has {seen}; each row of x needs one condition "
-                f"(or pass a single condition without a leading dimension)"
+                f"(or pass a single condition without a leading dimension). Where x is one batch "
+                f"for the primary, and its rows belong to the conditions: hyper.bind(condition)(x)"
             )
         every = with_aliases(self.spec, generated) if self.spec.aliases else generated
         # Not self.primary: looking a submodule up through __getattr__ takes a microsecond.
         primary: nn.Module = self._modules["primary"]  # type: ignore[assignment]
         return self._rowwise.run(primary, every, rows, args, kwargs, self.order, decisions)
 
-    def weights(self, condition: Tensor) -> dict[str, Tensor]:
+    def weights(self, condition: Condition) -> dict[str, Tensor]:
         """The generated weights ``{name: [b, *shape]}``; of one condition ``{name: [*shape]}``."""
         features, single = self._encode(condition)
-        generated = self.head.generate(features)
+        generated = self.generated(features)
         weights = {name: generated[name].dense() for name in self.spec}
-        _require_finite(weights)
+        require_finite(weights)
         return {name: value[0] for name, value in weights.items()} if single else weights
 
     def run(self, x: Any, weights: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -189,14 +294,14 @@ class HyperNetwork(nn.Module):
         self.spec.check(weights)
         first = next(iter(self.spec))
         if weights[first].dim() == len(self.spec.shapes[first]):
-            args, kwargs = tree_map(unshare, (args, kwargs))
+            args, kwargs = unshared(args, kwargs)
             return call(self.primary, self.spec, weights, (x, *args), kwargs)
         written = {name: Written(weights[name]) for name in self.spec}
         return self._apply_rowwise(written, weights[first].shape[0], (x, *args), kwargs)
 
     # -- one condition's network, and the plan ----------------------------------------------------
 
-    def materialize(self, condition: Tensor) -> nn.Module:
+    def materialize(self, condition: Condition) -> nn.Module:
         """The network of one condition: a copy of the primary with ordinary parameters."""
         with torch.no_grad():
             weights = self.weights(condition)
@@ -211,7 +316,18 @@ class HyperNetwork(nn.Module):
             weights[name] = weights[name][0]
         return fill(self.primary, self.spec, weights)
 
-    def plan(self, x: Any, condition: Tensor, *args: Any, **kwargs: Any) -> CallPlan:
+    @torch.no_grad()
+    def adapter(self, condition: Condition) -> Adapter:
+        """The change of one condition as a low-rank adapter, which PEFT can read once it is saved.
+
+        Needs a head that writes changes as two factors: `AdapterHead`, or `DeltaHead` with a rank.
+        """
+        check_writes_changes(self.head, self.spec)
+        features, _ = self._encode(condition)
+        generated = self._changes(features)
+        return adapter_of(self.spec, self.primary, generated, getattr(self.head, "alpha", None))
+
+    def plan(self, x: Any, condition: Condition, *args: Any, **kwargs: Any) -> CallPlan:
         """How ``hyper(x, condition)`` is computed, layer by layer, and what each order would cost.
 
         Runs the primary once, in evaluation mode, so that nothing is updated. The choice depends on
@@ -222,29 +338,57 @@ class HyperNetwork(nn.Module):
             self.eval()
             features, single = self._encode(condition)
             if not single:
-                generated = self.head.generate(features)
+                generated = self.generated(features)
                 self._apply_rowwise(generated, features.shape[0], (x, *args), kwargs, decisions)
         return CallPlan(tuple(decisions), features.shape[0])
 
-    # -- checks ----------------------------------------------------------------------------------
+    # -- modes -----------------------------------------------------------------------------------
 
-    def _check_output(self, output: Any, generated: Mapping[str, Generated]) -> None:
-        """If the output is not finite, check the weights and name the tensor that is not.
+    def train(self, mode: bool = True) -> HyperNetwork:
+        """Training or evaluation mode; `train()` leaves a frozen encoder in the mode it has.
 
-        Costs one pass over the output. On an accelerator it would also wait for the device, so
-        there only `weights()` and `materialize()` check.
+        So a frozen encoder in evaluation mode never has dropout. The same holds for a frozen module
+        directly inside the encoder, such as a language model with a trained layer behind it.
+        `eval()` reaches every module.
         """
-        if not self.check_finite or torch.compiler.is_compiling():
-            return
-        tensor = output[0] if isinstance(output, tuple) and output else output
-        if not isinstance(tensor, Tensor) or not tensor.is_cpu or not tensor.is_floating_point():
-            return
-        try:
-            if math.isfinite(tensor.sum().item()):
-                return
-        except RuntimeError:  # inside vmap or another transform: there is no value to look at
-            return
-        _require_finite({name: value.dense() for name, value in generated.items()})
+        parts = [self.encoder, *self.encoder.children()] if mode else []
+        with modes_restored(*(part for part in parts if is_frozen(part))):
+            super().train(mode)
+        return self
+
+    # -- saving ----------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write what was learned to a folder: config.json and model.safetensors.
+
+        That is the head, running statistics, and those parameters of the encoder and the primary
+        that require a gradient. A frozen base or encoder is not written.
+        """
+        from weightloom.hyper.saving.pretrained import save_pretrained
+
+        return save_pretrained(self, folder)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | os.PathLike[str],
+        primary: nn.Module,
+        encoder: nn.Module | None = None,
+        *,
+        head: Head | None = None,
+        revision: str | None = None,
+    ) -> Self:
+        """The hypernetwork that `save_pretrained` wrote, in evaluation mode.
+
+        ``primary`` and ``encoder`` are those of training, as they were before it: the folder has
+        only what was learned. Other shapes are refused; other values of what is frozen give a
+        warning. Learned parameters of the encoder are loaded into the given one. ``head`` is needed
+        for heads that are not weightloom's. ``folder`` may be a name on the Hugging Face hub if
+        huggingface_hub is installed; ``revision`` then chooses a version.
+        """
+        from weightloom.hyper.saving.pretrained import load_pretrained
+
+        return load_pretrained(cls, folder, primary, encoder, head, revision)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -259,48 +403,3 @@ class HyperNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         return f"generated={self.spec.size}, features={self.head.features}, {self.initialisation}"
-
-
-def _make_head(head: str | Head, init: str | None) -> Head:
-    if init is not None:
-        check_init(init)
-    if init == "ntk" and isinstance(head, str) and head == "full":
-        return FullHead(offset=False)
-    chosen = make_head(head)
-    if isinstance(chosen, DeltaHead) and init is not None:
-        raise HeadError(
-            f"init={init!r} was given with a delta head, which starts at the given primary; leave "
-            f"init out"
-        )
-    return chosen
-
-
-def _dims_of(encoder: nn.Module, given: int | None) -> int | None:
-    if given is not None:
-        return given
-    return 1 if isinstance(encoder, nn.Identity) else condition_dims(encoder)
-
-
-def _width_of(encoder: nn.Module, dims: int | None, calibration: Tensor | None) -> int:
-    if calibration is not None:
-        with torch.no_grad():
-            return encode(encoder, calibration, dims)[0].shape[1]
-    width = feature_width(encoder)
-    if width is None:
-        raise ShapeError(
-            f"how many features the encoder ({type(encoder).__name__}) returns cannot be read from "
-            f"its layers; pass features=k, or calibration= a batch of conditions"
-        )
-    return width
-
-
-def _require_finite(weights: Mapping[str, Tensor]) -> None:
-    for name, value in weights.items():
-        bad = int((~torch.isfinite(value)).sum())
-        if bad:
-            raise NonFiniteWeightsError(
-                f"the generated weight {name!r} holds {bad} values that are NaN or infinite (of "
-                f"{value.numel()}); training has diverged or the condition is not finite. Lower "
-                f"the learning rate, clip gradients, or start with init='hyperfan_in'; "
-                f"weightloom.diagnose(hyper, x, condition) shows where it begins"
-            )

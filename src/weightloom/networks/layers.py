@@ -27,6 +27,7 @@ __all__ = [
     "SOFTMAXES",
     # The class that a layer is
     "kind_of",
+    "is_conv1d",
 ]
 
 Affine = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -66,3 +67,12 @@ def kind_of(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> type[nn.Mo
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return kind
     return None
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether this is a ``transformers.pytorch_utils.Conv1D``: a Linear that stores [in, out].
+
+    Told by its name and attributes, so that transformers need not be installed.
+    """
+    named = any(kind.__name__ == "Conv1D" for kind in type(module).__mro__)
+    return named and hasattr(module, "nf") and hasattr(module, "nx")

@@ -31,24 +31,34 @@ class WeightSpec:
 
     shapes: Mapping[str, tuple[int, ...]]
     aliases: Mapping[str, str]
+    opaque: frozenset[str] = frozenset()
+    """weights of layers that do not show them (quantised ones): a change can stand beside them"""
 
     @classmethod
-    def from_module(cls, module: nn.Module, generate: str | Iterable[str] = "*") -> WeightSpec:
-        """The parameters of ``module`` whose dotted names match one of the glob patterns."""
+    def from_module(
+        cls, module: nn.Module, generate: str | Iterable[str] = "*", opaque: bool = False
+    ) -> WeightSpec:
+        """The parameters of ``module`` whose dotted names match one of the glob patterns.
+
+        ``opaque=True`` adds the weights of linear layers that hold them in another form.
+        """
         patterns = [generate] if isinstance(generate, str) else list(generate)
         canonical = _canonical_names(module)
+        hidden = _opaque_shapes(module) if opaque else {}
+        canonical = {**canonical, **{name: name for name in hidden}}
         selected = _select(list(canonical), patterns)
         generated = {canonical[name] for name in selected}
         parameters = dict(module.named_parameters())
         shapes = {
             name: _checked_shape(name, parameter)
             for name, parameter in parameters.items()
-            if name in generated
+            if name in generated and name not in hidden
         }
+        shapes |= {name: shape for name, shape in hidden.items() if name in generated}
         aliases = {
             name: first for name, first in canonical.items() if name != first and first in generated
         }
-        return cls(shapes, aliases)
+        return cls(shapes, aliases, frozenset(hidden) & frozenset(shapes))
 
     @cached_property
     def size(self) -> int:
@@ -77,7 +87,7 @@ class WeightSpec:
         keep = set(names)
         shapes = {name: shape for name, shape in self.shapes.items() if name in keep}
         aliases = {name: first for name, first in self.aliases.items() if first in keep}
-        return WeightSpec(shapes, aliases)
+        return WeightSpec(shapes, aliases, self.opaque & keep)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """A flat vector [..., size] as views [..., *shape] by name."""
@@ -130,6 +140,22 @@ def _canonical_names(module: nn.Module) -> dict[str, str]:
     first_name = {id(parameter): name for name, parameter in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
     return {name: first_name[id(parameter)] for name, parameter in every}
+
+
+def _opaque_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """[out, in] of linear layers that have no floating-point ``weight`` (int8, 4-bit, packed)."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for prefix, part in module.named_modules():
+        out, inner = getattr(part, "out_features", None), getattr(part, "in_features", None)
+        weight = getattr(part, "weight", None)
+        shown = isinstance(weight, Tensor) and weight.is_floating_point()
+        if isinstance(out, int) and isinstance(inner, int) and not shown and not _children(part):
+            shapes[f"{prefix}.weight" if prefix else "weight"] = (out, inner)
+    return shapes
+
+
+def _children(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
 
 
 def _select(names: list[str], patterns: list[str]) -> set[str]:

@@ -120,7 +120,7 @@ def test_freezing_the_head_changes_the_choice_as_plan_says():
     for parameter in hyper.parameters():
         parameter.requires_grad_(False)
     (old,) = routes(hyper)
-    assert not old.holds(hyper.head.generate(phi))
+    assert not old.holds(hyper.primary, hyper.head.generate(phi))
     assert orders() == dict(hyper.plan(x, phi).orders)
 
 
@@ -149,6 +149,15 @@ def test_copies_begin_without_routes(duplicate):
     assert routes(twin) == []
     close(twin(x, condition), expected)
     assert all(route is not routes(twin)[0] for route in routes(hyper))
+
+
+def test_a_memory_that_an_older_version_pickled():
+    memory = rowwise.RowwiseCall.__new__(rowwise.RowwiseCall)
+    memory.__setstate__({"_slow": {"": "a reason"}, "_routes": {}})
+    hyper, (x, condition) = make(), data()
+    hyper._rowwise = memory
+    close(hyper(x, condition), loop(hyper, x, condition))
+    assert len(memory._routes) == 1
 
 
 def test_inside_vmap_and_out_again():
@@ -194,10 +203,10 @@ class TestContract:
         given = tensors(bias)
         wanted = [t for t in given if t is not None]
         actual = gradients(contract(*given).square().sum(), wanted)
-        for mine, plain in zip(
+        for grad, plain in zip(
             actual, gradients(_contracted(*given).square().sum(), wanted), strict=True
         ):
-            close(mine, plain)
+            close(grad, plain)
 
     def test_first_and_second_derivatives_by_differences(self, bias):
         given = tensors(bias)

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from weightloom.errors import ShapeError
 from weightloom.hyper.diagnosis.report import LayerRow
-from weightloom.hyper.rows import call, with_aliases
+from weightloom.hyper.rows import call
 from weightloom.hyper.rows.any_module import stacked
-from weightloom.hyper.rows.functional import unshare
+from weightloom.hyper.rows.functional import unshare, with_aliases
 from weightloom.networks import WeightSpec
 
 __all__ = [

@@ -82,7 +82,7 @@ def _measure(
     single: bool,
     loss: Loss,
 ) -> Diagnosis:
-    generated = hyper.head.generate(features)
+    generated = hyper.generated(features)
     weights = {name: _with_gradient(generated[name].dense()) for name in hyper.spec}
     run = MeasuredRun(hyper.primary, hyper.spec, weights)
     value = run.forward(inputs, single, loss)

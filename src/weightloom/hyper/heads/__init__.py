@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weightloom.errors import HeadError
+from weightloom.hyper.heads.adapter import AdapterHead
 from weightloom.hyper.heads.base import Head, InitTarget
 from weightloom.hyper.heads.chunked import ChunkedHead
 from weightloom.hyper.heads.composed import DeltaHead, PerLayerHead
@@ -19,6 +20,7 @@ __all__ = [
     "ChunkedHead",
     "PerLayerHead",
     "DeltaHead",
+    "AdapterHead",
     # by name
     "make_head",
 ]
@@ -29,6 +31,7 @@ _BY_NAME: dict[str, type[Head]] = {
     "chunked": ChunkedHead,
     "per_layer": PerLayerHead,
     "delta": DeltaHead,
+    "adapter": AdapterHead,
 }
 
 

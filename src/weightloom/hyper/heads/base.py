@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,22 @@ class Head(nn.Module, ABC):
     features: int = 0
     degree: int = 1
     """the variance of the generated weights grows with this power of |phi|^2"""
+    relative: bool = False
+    """whether `generate` returns a change of the primary's own weights, which stay in it"""
+    train_base: bool = False
+    """whether a relative head lets the primary's own weights be trained, too"""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Head:
+        head = super().__new__(cls)
+        # Past nn.Module.__setattr__: heads among the arguments are options, not submodules.
+        head.__dict__["_arguments"] = (args, kwargs)
+        return head
+
+    def options(self) -> dict[str, Any]:
+        """The arguments this head was made with, by name: ``type(head)(**head.options())``."""
+        args, kwargs = self.__dict__["_arguments"]
+        given = inspect.signature(type(self).__init__).bind(self, *args, **kwargs).arguments
+        return dict(list(given.items())[1:])
 
     def build(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
         """Create the parameters for this primary; ``values`` are the primary's own weights."""
@@ -49,6 +66,10 @@ class Head(nn.Module, ABC):
         self.features = features
         self._allocate(spec, features, values)
         self.default()
+
+    def bases(self) -> dict[str, bool]:
+        """Names whose given value stays in the primary -> whether that value is trained."""
+        return dict.fromkeys(self.spec or (), self.train_base) if self.relative else {}
 
     @abstractmethod
     def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None: ...

@@ -56,6 +56,9 @@ class PerLayerHead(Head):
     def _each(self) -> list[Head]:
         return [head for head in self.heads.values() if isinstance(head, Head)]
 
+    def bases(self) -> dict[str, bool]:
+        return {name: trained for head in self._each() for name, trained in head.bases().items()}
+
     def generate(self, features: Tensor) -> dict[str, Generated]:
         generated: dict[str, Generated] = {}
         for head in self._each():
@@ -85,28 +88,39 @@ def _layer(name: str) -> str:
 class DeltaHead(Head):
     """W = W_0 + change(phi). W_0 is the primary as it was given, pretrained or not.
 
+    W_0 stays in the primary: this head writes the change, and holds no copy of the given weights.
+
     ``rank=None``: the change is a full linear function of the features. ``rank=r``: a low-rank
-    change per matrix, as LoRA does. At the start the change is exactly zero, so the hypernetwork
-    computes what the primary computed. ``train_base=True`` also trains W_0.
+    change per matrix, as LoRA does. ``change``: any other head that writes it, such as
+    ``ChunkedHead()`` or ``PerLayerHead({"0": FullHead(False), "*": LowRankHead(4, False)})``. At
+    the start the change is exactly zero, so the hypernetwork computes what the primary computed.
+    ``train_base=True`` also trains W_0.
+
+    An `AdapterHead` is not wrapped: it writes a change by itself, with one network for all layers.
     """
 
-    def __init__(self, rank: int | None = None, train_base: bool = False) -> None:
+    relative = True
+
+    def __init__(
+        self, rank: int | None = None, train_base: bool = False, change: Head | None = None
+    ) -> None:
         super().__init__()
-        self.change: Head = FullHead(False) if rank is None else LowRankHead(rank, offset=False)
+        if change is None:
+            change = FullHead(False) if rank is None else LowRankHead(rank, offset=False)
+        elif rank is not None:
+            raise HeadError(
+                f"rank={rank} and change={type(change).__name__} were both given; the rank belongs "
+                f"to the change: DeltaHead(change=LowRankHead({rank}, offset=False))"
+            )
+        _check_change(change)
+        self.change = change
         self.train_base = train_base
 
     def _allocate(self, spec: WeightSpec, features: int, values: Mapping[str, Tensor]) -> None:
-        self.change.build(spec, features, values)
-        self.base = nn.ParameterDict(
-            {
-                key(name): nn.Parameter(values[name].clone(), requires_grad=self.train_base)
-                for name in spec
-            }
-        )
+        self.change.build(spec, features, {name: _learned_type(v) for name, v in values.items()})
 
     def generate(self, features: Tensor) -> dict[str, Generated]:
-        generated = self.change.generate(features)
-        return {name: value.shifted(self.base[key(name)]) for name, value in generated.items()}
+        return self.change.generate(features)
 
     def initialise(self, targets: Mapping[str, InitTarget], moment: float) -> None:
         """A change with the variance of ``targets`` around W_0; their offsets are not used."""
@@ -120,3 +134,32 @@ class DeltaHead(Head):
         """No change: what is generated is W_0."""
         with torch.no_grad():
             self.change.zero(moment)
+
+
+def _learned_type(value: Tensor) -> Tensor:
+    """Where the base is in half precision its change is learned in float32; takes no memory."""
+    if value.dtype not in (torch.float16, torch.bfloat16):
+        return value
+    return torch.zeros((), dtype=torch.float32, device=value.device).expand(value.shape)
+
+
+def _check_change(change: Head) -> None:
+    """Refuse heads whose output is not a change that starts at zero."""
+    if not isinstance(change, Head):
+        raise HeadError(f"change={change!r} was given; pass a Head, such as ChunkedHead()")
+    name = type(change).__name__
+    if change.relative:
+        raise HeadError(
+            f"{name} writes a change of the given weights by itself; pass it to the HyperNetwork "
+            f"as it is, without a DeltaHead around it"
+        )
+    if isinstance(change, FullHead | LowRankHead) and change.has_offset:
+        options = f"{change.rank}, " if isinstance(change, LowRankHead) else ""
+        raise HeadError(
+            f"{name} with an offset learns a constant for all conditions, and in a DeltaHead the "
+            f"given weights are that constant; pass {name}({options}offset=False), and "
+            f"train_base=True to train it"
+        )
+    if isinstance(change, PerLayerHead):
+        for _, head in change.templates:
+            _check_change(head)

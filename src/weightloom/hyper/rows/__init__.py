@@ -4,7 +4,7 @@
 applies a module with it, each layer in the cheapest order; `call` takes one set for all of x.
 """
 
-from weightloom.hyper.rows.functional import Shared, call, fill, shared, strip, with_aliases
+from weightloom.hyper.rows.functional import Shared, call, fill, shared, strip
 from weightloom.hyper.rows.generated import Expanded, Factored, Generated, LinearCall, Written
 from weightloom.hyper.rows.rowwise import RowwiseCall
 from weightloom.hyper.rows.rules import CallPlan, Decision
@@ -27,5 +27,4 @@ __all__ = [
     # weights taken out of a module, and put back
     "strip",
     "fill",
-    "with_aliases",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,33 +17,80 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_leaves, tree_map
 
 from weightloom.errors import UnsupportedModuleError
+from weightloom.hyper.rows.modes import refuse_reentrant
+from weightloom.hyper.rows.shells import call_shell
 from weightloom.networks.specs import WeightSpec
 
 __all__ = [
     "Shared",
     "call",
     "call_with_state",
+    "check_places",
     "distinct",
     "fill",
     "forget_weights",
+    "given_values",
     "modes_restored",
     "shared",
     "strip",
     "unshare",
+    "unshared",
     "with_aliases",
 ]
 
 V = TypeVar("V")
 
 
-def strip(primary: nn.Module, spec: WeightSpec) -> nn.Module:
-    """A copy of ``primary`` in which every generated parameter is None.
+def strip(
+    primary: nn.Module,
+    spec: WeightSpec,
+    bases: Mapping[str, bool] | None = None,
+    freeze_rest: bool = False,
+) -> nn.Module:
+    """A copy of ``primary`` for a hypernetwork, which writes the tensors of ``spec``.
 
-    So the hypernetwork's `parameters()` and `state_dict()` hold only what is learned.
+    Generated parameters are None in it, so that `parameters()` and `state_dict()` of the
+    hypernetwork hold only what is learned. Where the head writes a change (``bases``: name ->
+    whether it is trained), the given value stays. Frozen tensors are shared with the given network,
+    not copied: a large base costs no memory twice.
     """
-    names = [*spec, *spec.aliases]
+    bases = bases or {}
+    _refuse_scripted(primary, [*spec, *spec.aliases])
+    if isinstance(primary, torch._dynamo.OptimizedModule):
+        raise UnsupportedModuleError(
+            "the primary is a compiled module, whose weights cannot be replaced; pass the module "
+            "as it was before torch.compile, and compile the HyperNetwork or a bound network"
+        )
+    memo: dict[int, Any] = {}
+    for name, parameter in primary.named_parameters():
+        if name in bases:
+            if not bases[name]:
+                memo[id(parameter)] = _frozen(parameter)
+        elif name in spec and name not in spec.opaque:
+            memo[id(parameter)] = None
+        elif freeze_rest or not parameter.requires_grad:
+            memo[id(parameter)] = _frozen(parameter)
+    for module in primary.modules():
+        if not isinstance(module, _NormBase) and _is_frozen(module, memo):
+            memo |= {id(b): b for b in module._buffers.values() if b is not None}
+    return copy.deepcopy(primary, memo)
+
+
+def given_values(primary: nn.Module, spec: WeightSpec) -> dict[str, Tensor]:
+    """The primary's own tensors, by name; zeros that take no memory for those it does not show."""
+    parameters = dict(primary.named_parameters())
+    values = {name: parameters[name].detach() for name in spec if name not in spec.opaque}
+    for name in spec.opaque:
+        device = next(iter(_owner(primary, name).buffers()), torch.empty(0)).device
+        values[name] = torch.zeros((), device=device).expand(spec.shapes[name])
+    return {name: values[name] for name in spec}
+
+
+def _refuse_scripted(primary: nn.Module, names: list[str]) -> None:
     scripted = tuple(
         f"{name}." if name else ""
         for name, module in primary.named_modules()
@@ -56,10 +103,18 @@ def strip(primary: nn.Module, spec: WeightSpec) -> nn.Module:
                 f"replace; pass the module as it was before torch.jit.script, or leave it out of "
                 f"generate="
             )
-    template = copy.deepcopy(primary)
-    for name in names:
-        _owner(template, name)._parameters[name.rpartition(".")[2]] = None
-    return template
+
+
+def _frozen(parameter: nn.Parameter) -> Tensor:
+    """A parameter that is not learned and shares the memory of the given one."""
+    if type(parameter) is not nn.Parameter and not parameter.requires_grad:
+        return parameter  # quantised types carry state of their own
+    return nn.Parameter(parameter.detach(), requires_grad=False)
+
+
+def _is_frozen(module: nn.Module, memo: Mapping[int, Any]) -> bool:
+    """Whether nothing in this module is learned: then its buffers are part of a fixed network."""
+    return all(p is None or id(p) in memo for p in module._parameters.values())
 
 
 def fill(template: nn.Module, spec: WeightSpec, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -91,11 +146,17 @@ def call(
     weights: Mapping[str, Tensor],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
+    buffers: dict[str, Tensor] | None = None,
 ) -> Any:
-    """``module(*args, **kwargs)`` with the tensors of ``spec`` replaced by ``weights``."""
+    """``module(*args, **kwargs)`` with the tensors of ``spec`` replaced by ``weights``.
+
+    ``buffers`` are replaced, too, and afterwards hold what the call left there.
+    """
     spec.check(weights)
     state = distinct(module, with_aliases(spec, weights))
-    return call_with_state(module, state, args, dict(kwargs or {}))
+    if not torch.compiler.is_compiling():
+        refuse_reentrant(state.values())
+    return call_with_state(module, state, args, dict(kwargs or {}), buffers)
 
 
 def distinct(module: nn.Module, state: Mapping[str, V]) -> dict[str, V]:
@@ -105,22 +166,58 @@ def distinct(module: nn.Module, state: Mapping[str, V]) -> dict[str, V]:
     """
     first_names: dict[tuple[int, str], str] = {}
     for name in state:
-        owner, _, leaf = name.rpartition(".")
-        first_names.setdefault((id(module.get_submodule(owner)), leaf), name)
+        owner, leaf = _place_of(module, name)
+        first_names.setdefault((id(owner), leaf), name)
     return {name: state[name] for name in first_names.values()}
 
 
+def check_places(module: nn.Module, names: Iterable[str]) -> None:
+    """Refuse a module that has lost a parameter which is generated."""
+    for name in names:
+        _place_of(module, name)
+
+
+def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that owns a parameter, and the parameter's name there."""
+    path, _, leaf = name.rpartition(".")
+    owner: nn.Module | None = module
+    for part in path.split(".") if path else ():
+        owner = None if owner is None else owner._modules.get(part)
+    if owner is None or leaf not in owner._parameters:
+        lost = f"there is no module {path!r}"
+        if owner is not None:
+            lost = f"{path!r}, {type(owner).__name__}, has no parameter {leaf!r}"
+        raise UnsupportedModuleError(
+            f"the hypernetwork writes {name!r}, but in the primary as it is now {lost}; build the "
+            f"HyperNetwork anew for a primary with other parameters"
+        )
+    return owner, leaf
+
+
 def call_with_state(
-    module: nn.Module, state: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: nn.Module,
+    state: dict[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    buffers: dict[str, Tensor] | None = None,
+    prepare: Callable[[nn.Module], None] | None = None,
 ) -> Any:
-    """`functional_call` that leaves no weights behind in recurrent layers."""
-    if not state:  # nothing to replace; in scripted modules nothing can be replaced
+    """``module(*args, **kwargs)`` with other tensors in place of its own; module is not touched.
+
+    ``buffers`` are replaced, too, and afterwards hold what the call left there. ``prepare`` may
+    change the copy that is called.
+    """
+    # torch.export without the compiler runs Python as it is: a shell is right there, too.
+    if not torch.compiler.is_dynamo_compiling():
+        return call_shell(module, state, args, kwargs, buffers, prepare)
+    if not state and not buffers:  # in scripted modules nothing can be replaced
         return module(*args, **kwargs)
-    forget_weights(module)
-    try:
-        return functional_call(module, state, args, kwargs)
-    finally:
-        forget_weights(module)
+    # The compiler traces functional_call once and swaps nothing when its graph runs.
+    every = {**state, **(buffers or {})}
+    output = functional_call(module, every, args, kwargs)
+    if buffers:
+        buffers.update({name: every[name] for name in buffers})
+    return output
 
 
 def forget_weights(module: nn.Module) -> None:
@@ -141,11 +238,13 @@ def forget_weights(module: nn.Module) -> None:
 class Shared:
     """An argument that all conditions share; see `shared`."""
 
-    value: Tensor
+    value: Any
 
 
-def shared(value: Tensor) -> Shared:
-    """Mark an extra tensor argument as shared by all conditions: it is not split into rows.
+def shared(value: Any) -> Shared:
+    """Mark an argument as shared by all conditions: a tensor that is not split into rows.
+
+    Or an object that the primary only reads.
 
     >>> hyper(x, condition, mask=shared(mask))  # doctest: +SKIP
     """
@@ -153,8 +252,22 @@ def shared(value: Tensor) -> Shared:
 
 
 def unshare(leaf: Any) -> Any:
-    """The tensor inside a `Shared`; anything else as it is."""
+    """What is inside a `Shared`; anything else as it is."""
     return leaf.value if isinstance(leaf, Shared) else leaf
+
+
+def unshared(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of one call for all rows, without `Shared`.
+
+    Lists and dictionaries are the given ones unless there is a `Shared` among the arguments: what a
+    module puts into them, its caller finds there.
+    """
+    if not any(isinstance(leaf, Shared) for leaf in tree_leaves((args, kwargs))):
+        return args, kwargs
+    plain: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(unshare, (args, kwargs))
+    return plain
 
 
 @contextmanager

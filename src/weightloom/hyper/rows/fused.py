@@ -24,6 +24,8 @@ __all__ = [
     "chain",
     "chain_of_rows",
     "contract",
+    "differentiable_again",
+    "plain_autograd",
     "plain_inference",
     "transformed",
     "under_autocast",
@@ -61,7 +63,7 @@ def chain(x: Tensor, layers: list[WrittenLayer]) -> Tensor:
         return _last(x, layers)
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
     small = x.numel() + sum(layer.weight.numel() for layer in layers) < _SMALL
-    if not small and _plain_autograd(x, tensors):
+    if not small and plain_autograd(x, tensors):
         return _FusedChain.apply(tuple(layer.relu for layer in layers), x, *tensors)
     return _last(x, layers)
 
@@ -85,7 +87,7 @@ def contract(
     x [b, in], features [b, k], table [out, k, in], offset [out, in], bias [b, out], [out] or None.
     """
     given = [features, table, offset, bias]
-    if torch.is_grad_enabled() and _plain_autograd(x, given):
+    if torch.is_grad_enabled() and plain_autograd(x, given):
         return _Contract.apply(x, *given)
     return _contracted(x, features, table, offset, bias)
 
@@ -109,7 +111,7 @@ def transformed() -> bool:
     return _interpreters() is not None
 
 
-def _plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
+def plain_autograd(x: Tensor, tensors: list[Tensor | None]) -> bool:
     """Ordinary gradients are needed: no compiler, transform, autocast or jvp."""
     if torch.compiler.is_compiling() or under_autocast(x) or transformed():
         return False
@@ -184,7 +186,7 @@ def _differentiable(
     def run(x: Tensor, *tensors: Tensor | None) -> Tensor:
         return _last(x, _layers(ctx.relus, tensors))
 
-    return (None, *_again(run, (x, *tensors), grad))
+    return (None, *differentiable_again(run, (x, *tensors), grad))
 
 
 def _layers(relus: tuple[bool, ...], tensors: Sequence[Tensor | None]) -> list[WrittenLayer]:
@@ -231,7 +233,7 @@ class _Contract(torch.autograd.Function):
         (grad,) = outputs
         x, features, table, offset, bias, products = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _again(_contracted, (x, features, table, offset, bias), grad)
+            return differentiable_again(_contracted, (x, features, table, offset, bias), grad)
         by_x, by_features, by_table, by_offset, by_bias = ctx.needs_input_grad
         grads: list[Tensor | None] = [None] * 5
         spread = (grad.unsqueeze(2) * features.unsqueeze(1)).flatten(1)  # [b, out k]
@@ -248,7 +250,7 @@ class _Contract(torch.autograd.Function):
         return tuple(grads)
 
 
-def _again(
+def differentiable_again(
     function: Callable[..., Tensor], given: tuple[Tensor | None, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients as operations that autograd records, for second derivatives."""

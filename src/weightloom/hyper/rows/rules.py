@@ -12,15 +12,14 @@ from torch import Tensor, nn
 
 from weightloom.hyper.rows.fused import transformed
 from weightloom.hyper.rows.generated import Generated, LinearCall
+from weightloom.hyper.rows.known import ELEMENTWISE_MODULES, is_plain
 from weightloom.hyper.rows.routes import (
     ElementwiseStep,
     LinearLayer,
     Step,
     UnwrittenStep,
     WrittenStep,
-    has_hooks,
 )
-from weightloom.networks.activations import ELEMENTWISE
 from weightloom.networks.layers import CONVOLUTIONS, Convolution
 from weightloom.tables import aligned
 
@@ -30,11 +29,6 @@ Parts = list[tuple[str, nn.Module]]
 """modules that run one after the other, each with the prefix of its parameters' names"""
 
 _CONVOLUTIONS = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
-
-# Modules that act on every number by itself: one call does all rows. Dropout is one of them: every
-# element has its own noise, so conditions and samples never share a mask.
-# A tuple: the compiler of PyTorch 2.6 cannot look into a frozenset.
-_ELEMENTWISE = (*ELEMENTWISE, nn.Dropout)
 
 
 @dataclass(frozen=True)
@@ -95,6 +89,15 @@ class Rules:
         self.order = order
         self.decisions = decisions
 
+    def decided(self) -> int:
+        """How many decisions are recorded."""
+        return 0 if self.decisions is None else len(self.decisions)
+
+    def forget(self, count: int) -> None:
+        """Keep the first ``count`` decisions: what followed them was done again in another way."""
+        if self.decisions is not None:
+            del self.decisions[count:]
+
     def apply(self, parts: Parts, x: Tensor) -> Applied | None:
         """Run the first of ``parts`` on x [b, ...], and those behind it if that is faster.
 
@@ -102,14 +105,13 @@ class Rules:
         """
         prefix, module = parts[0]
         kind = type(module)
-        if kind in _ELEMENTWISE and not has_hooks(module):
+        if not is_plain(module):  # hooks and code of its own must see the module's own call
+            return None
+        if kind in ELEMENTWISE_MODULES:
             return self._take(ElementwiseStep(module), 1, x)
-        written = kind is nn.Linear and prefix + "weight" in self.generated
-        if written and not has_hooks(module) and x.dim() in (2, 3):
+        if kind is nn.Linear and prefix + "weight" in self.generated and x.dim() in (2, 3):
             step, count = self._linear_step(parts, x)
             return self._take(step, count, x)
-        if has_hooks(module):  # hooks must see the module's own call
-            return None
         if isinstance(module, nn.Flatten) and kind is nn.Flatten:
             return Applied(_flatten(module, x), 1)
         if kind is nn.Linear and x.dim() >= 2:
@@ -147,7 +149,7 @@ class Rules:
         while at < len(parts):
             prefix, module = parts[at]
             weight = self.generated.get(prefix + "weight")
-            if type(module) is not nn.Linear or weight is None or has_hooks(module):
+            if type(module) is not nn.Linear or weight is None or not is_plain(module):
                 break
             name = prefix + "weight"
             order = self._order(name, weight, x.shape[0], points, bool(run) or x.requires_grad)
@@ -163,11 +165,9 @@ class Rules:
             at += 1 + relu
         return WrittenStep(tuple(run)), at
 
-    def _bias(self, module: nn.Module, prefix: str) -> str | nn.Module | None:
+    def _bias(self, module: nn.Module, prefix: str) -> str | nn.Module:
         """Where the bias comes from; see `LinearLayer`."""
-        if prefix + "bias" in self.generated:
-            return prefix + "bias"
-        return None if module.bias is None else module
+        return prefix + "bias" if prefix + "bias" in self.generated else module
 
     def _order(
         self, name: str, weight: Generated, conditions: int, points: int, input_grad: bool
@@ -281,7 +281,7 @@ def _grouped(
 
 def _relu_follows(parts: Parts, at: int) -> bool:
     """Whether part ``at`` is a plain ReLU, which can be applied to a fresh tensor in place."""
-    return at < len(parts) and type(parts[at][1]) is nn.ReLU and not has_hooks(parts[at][1])
+    return at < len(parts) and type(parts[at][1]) is nn.ReLU and is_plain(parts[at][1])
 
 
 def _is_1x1(module: nn.Module | None) -> bool:

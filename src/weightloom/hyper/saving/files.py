@@ -194,12 +194,12 @@ def _check_spec(source: Path, network: nn.Module, saved: dict[str, Any] | None) 
     spec = getattr(network, "spec", None)
     if saved is None or not isinstance(spec, WeightSpec):
         return
-    own, theirs = _spec_as_json(spec)["shapes"], saved["shapes"]
-    if own == theirs and list(own) == list(theirs) and dict(spec.aliases) == saved.get("aliases"):
+    own, stored = _spec_as_json(spec)["shapes"], saved["shapes"]
+    if own == stored and list(own) == list(stored) and dict(spec.aliases) == saved.get("aliases"):
         return
-    different = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+    different = [name for name in {**own, **stored} if own.get(name) != stored.get(name)]
     changes = [
-        f"{name!r} is {theirs.get(name, 'absent')} in the file, {own.get(name, 'absent')} here"
+        f"{name!r} is {stored.get(name, 'absent')} in the file, {own.get(name, 'absent')} here"
         for name in different[:_SHOWN]
     ]
     raise CheckpointError(

@@ -1,0 +1,88 @@
+"""Choices made once, when a hypernetwork is built: its head, its features, its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from weightloom.errors import HeadError, ShapeError
+from weightloom.hyper.encoders import (
+    Condition,
+    ConditionDims,
+    Dims,
+    FeatureStatistics,
+    condition_dims,
+    encode,
+    feature_width,
+)
+from weightloom.hyper.heads import FullHead, Head, make_head
+from weightloom.hyper.rows.functional import modes_restored
+from weightloom.hyper.start import apply_ntk, check_init, init_targets, varying_share
+from weightloom.networks import WeightSpec
+
+__all__ = ["choose_dims", "choose_head", "choose_width", "initialise_head"]
+
+
+def choose_head(head: str | Head, init: str | None) -> Head:
+    if init is not None:
+        check_init(init)
+    if init == "ntk" and isinstance(head, str) and head == "full":
+        return FullHead(offset=False)
+    chosen = make_head(head)
+    if chosen.relative and init is not None:
+        raise HeadError(
+            f"init={init!r} was given with a delta head, which starts at the given primary; leave "
+            f"init out"
+        )
+    return chosen
+
+
+def choose_dims(encoder: nn.Module, given: Dims) -> ConditionDims:
+    if isinstance(given, int):
+        return ConditionDims(given, given)
+    tensor = 1 if isinstance(encoder, nn.Identity) else condition_dims(encoder)
+    return ConditionDims(tensor if given is None else None, given)
+
+
+def choose_width(encoder: nn.Module, dims: ConditionDims, calibration: Condition | None) -> int:
+    if calibration is not None:
+        with torch.no_grad(), modes_restored(encoder):
+            encoder.eval()  # or BatchNorm would update its statistics
+            return encode(encoder, calibration, dims)[0].shape[1]
+    width = feature_width(encoder)
+    if width is None:
+        raise ShapeError(
+            f"how many features the encoder ({type(encoder).__name__}) returns cannot be read from "
+            f"its layers; pass features=k, or calibration= a batch of conditions"
+        )
+    return width
+
+
+def initialise_head(
+    head: Head,
+    primary: nn.Module,
+    encoder: nn.Module,
+    values: Mapping[str, Tensor],
+    init: str | None,
+    known: FeatureStatistics,
+) -> str:
+    """Initialise the head's parameters; return a description of how."""
+    chosen = check_init(init or "hyperfan_in")
+    spec: WeightSpec = head.spec  # type: ignore[assignment]
+    if head.relative:
+        head.zero(known.moment)
+        return "delta: generates the given primary exactly"
+    if chosen == "default":
+        head.default()
+        return "default: every layer as nn.Linear does it, whatever the primary needs"
+    if chosen == "ntk":
+        apply_ntk(primary, encoder, head)
+        return "ntk: standard normal parameters, scales in the forward pass"
+    share = varying_share(primary, spec, chosen, known.spread * head.degree)
+    head.initialise(init_targets(primary, spec, values, chosen, share), known.moment)
+    done = f"{chosen}: second moment of features {known.moment:.4g} ({known.source})"
+    if chosen == "primary":
+        return done
+    return f"{done}, {share:.0%} of the weights' variance depends on the condition"
