@@ -1,10 +1,6 @@
 """Every example runs at a small size, prints its table and draws its figure; and checks of each."""
 
-import importlib.util
 import re
-import runpy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,58 +10,10 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
 import weightloom as wl
+from tests.examples.scripts import EXAMPLES, NOWHERE, USES_IMAGES, load, numbers
 from weightloom.data import load_mnist_or_digits, pixel_centres
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-NOWHERE = Path("no-data-here")
-USES_IMAGES = {"implicit_images", "continual_learning", "low_rank_deltas", "kernel_inpainting"}
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch):
-    """No window; and the small digits, whatever images this machine has."""
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.delenv("WEIGHTLOOM_DATA", raising=False)
-
-
-def load(name):
-    """An example as a module, without running it."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """name -> (what it printed, the folder it wrote to): each example run once, as a script."""
-    outputs = {}
-
-    def run(name, monkeypatch, capsys):
-        if name not in outputs:
-            out = tmp_path_factory.mktemp(name)
-            arguments = ["--smoke", "--out", str(out)]
-            arguments += ["--data-dir", str(NOWHERE)] if name in USES_IMAGES else []
-            monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-            outputs[name] = capsys.readouterr().out, out
-        return outputs[name]
-
-    return run
-
-
-@pytest.fixture
-def run(results, monkeypatch, capsys):
-    return lambda name: results(name, monkeypatch, capsys)
-
-
-def numbers(text, row):
-    """The numbers in the first line of the output that begins with ``row``; percents as shares."""
-    line = next(line for line in text.splitlines() if line.strip().startswith(row))
-    outputs = re.findall(r"-?\d[\d,]*\.?\d*%?", line.strip().removeprefix(row))
-    values = [v.replace(",", "") for v in outputs]
-    return [float(v[:-1]) / 100 if v.endswith("%") else float(v) for v in values]
 
 
 @pytest.mark.parametrize("name", NAMES)
