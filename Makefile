@@ -26,7 +26,7 @@ help:
 	@echo "make test   set up both packages, then lint, type check and run every test"
 	@echo "make serve  set up both packages, then open the local page: weightloom serve (ARGS=... for its options)"
 	@echo "make docs   set up, then build the documentation of both packages into site/"
-	@echo "make bench  set up, then measure speed: models.py, training.py, kernels.py, symmetry.py, operators.py in benchmarks/"
+	@echo "make bench  set up, then measure speed: models.py, training.py, kernels.py, symmetry.py, operators.py, adapters.py in benchmarks/"
 	@echo "make browser  install Debian's chromium for the page's tests, if it is missing and we have the rights"
 	@echo "make lock   write constraints.txt again: the newest versions that both pyproject.toml files allow"
 	@echo "make clean  remove the virtual environment and caches"
@@ -100,7 +100,7 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	@echo "== making $(BENCH_VENV) with weightloom and its peers"
 	$(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(BENCH_VENV)/bin/python -m pip install --quiet $(CONSTRAINTS) --editable '.[train,plot,kernels]'
+	$(BENCH_VENV)/bin/python -m pip install --quiet $(CONSTRAINTS) --editable '.[train,plot,kernels,hf]'
 	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps \
 	    hypnettorch==0.0.4 hyperlight==0.0.5 hyper-nn==0.2.2 torchhyper==0.1.2 \
 	    rebasin==0.0.47 torchview==0.2.7 graphviz==0.21 \
@@ -114,6 +114,7 @@ bench: $(BENCH_READY)
 	$(BENCH_VENV)/bin/python benchmarks/kernels.py
 	$(BENCH_VENV)/bin/python benchmarks/symmetry.py
 	$(BENCH_VENV)/bin/python benchmarks/operators.py
+	$(BENCH_VENV)/bin/python benchmarks/adapters.py
 
 # From an environment that holds nothing else. A build's suffix (torch 2.13.0+cpu) is left out, so that the pin fits every build.
 lock:
