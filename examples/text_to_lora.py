@@ -380,7 +380,8 @@ def main(arguments=None):
     for name, columns in table.items():
         cells = [f"{mean(c):.1%}" + f" ± {half_width(c):.1%}" * (len(c) > 1) for c in columns]
         print(f"{name:24}" + "".join(f"{cell:>15}" for cell in cells) + f"{results[name][1]:11,}")
-    print(f"{args.repeats} seeds with 95% intervals, {minutes:.1f} minutes each")
+    over = f"; ± is half a 95% interval over {args.repeats} seeds" if args.repeats > 1 else ""
+    print(f"{minutes:.1f} minutes for a seed{over}")
     show(*last, args.out / "text_to_lora_adapter")
     picture(args.out / "text_to_lora.png", table)
     print(f"\nwrote {args.out / 'text_to_lora.png'}")

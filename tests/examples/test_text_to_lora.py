@@ -26,7 +26,9 @@ def test_models_that_read_text_learn_as_many_numbers(run):
     )
     assert all(abs(learned / hyper - 1) < 0.015 for learned in prompts)
     assert numbers(text, "no adapter")[-1] == 0
-    shared, each = (numbers(text, f"one LoRA {which}")[-1] for which in ("for all tasks", "per task"))
+    shared, each = (
+        numbers(text, f"one LoRA {which}")[-1] for which in ("for all tasks", "per task")
+    )
     assert each == 48 * shared == 48 * 2 * 2 * 8 * (32 + 32)  # layers, q and v, rank, both factors
 
 
