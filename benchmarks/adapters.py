@@ -23,7 +23,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
 
 import torch
 import transformers
-from adapted.contenders import Adapting, check, make
+from adapted.contenders import MANY, Adapting, check, make
 from adapted.reference import Reference
 from adapted.results import Measured, Results, ServingResults
 from adapted.rounds import together
@@ -116,11 +116,15 @@ def _measure(
     clock: Callable[[], float],
 ) -> Results:
     entries = {c.label: c for c in ready if kind in c.kinds}
+    for contender in ready:  # a step writes its own
+        contender.release() if kind == "step" else contender.write()
     actions = {label: c.action(kind, NEW) for label, c in entries.items()}
     times = together(actions, rounds, f"{kind} of {setting}", clock)
     rows = []
     for label, contender in entries.items():
-        memory = peak_memory(contender) if kind == "step" else None
+        memory = None
+        if kind == "step" and (contender.lean or setting.conditions <= MANY):
+            memory = peak_memory(contender)
         rows.append(Measured(label, type(contender), times[label], memory, ready[contender]))
     return Results(setting, kind, rows, failed)
 

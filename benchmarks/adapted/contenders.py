@@ -15,10 +15,10 @@ from adapted.mixed import MixedBatch
 from adapted.reference import STEPS, Reference, outputs_of_rows
 from adapted.settings import RATE, SHORT_NEW, Start
 
-__all__ = ["HAND", "PEFT", "Adapting", "Bound", "check", "make"]
+__all__ = ["HAND", "MANY", "PEFT", "Adapting", "Bound", "check", "make"]
 
 OURS, HAND, PEFT = "weightloom", "hand-written", "PEFT"
-MANY = 16  # conditions beyond which there is no network for each: they would take gigabytes
+MANY = 16  # conditions beyond which some things are left out that would take many gigabytes
 
 
 class Adapting:
@@ -27,6 +27,9 @@ class Adapting:
     family: str
     name: str
     kinds: tuple[str, ...] = ("forward", "step", "decode")
+    lean = False
+    """whether a step has few operations: the profiler keeps gigabytes for a hundred thousand"""
+    net: Any = None
 
     def __init__(self, start: Start) -> None:
         self.start = start
@@ -43,6 +46,9 @@ class Adapting:
     def write(self) -> None:
         """Make the adapters of all conditions and put them in place, for `logits` and `decode`."""
 
+    def release(self) -> None:
+        """Let go of the adapters: nobody starts a step with those of the step before."""
+
     def logits(self, ids: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -58,6 +64,7 @@ class Adapting:
         self.optimizer.zero_grad(set_to_none=True)
         self.backward(self.start.ids if ids is None else ids)
         self.optimizer.step()
+        self.release()
 
     def rest(self) -> None:
         """Give gradients back, so that a waiting contender holds no memory but its parameters."""
@@ -89,7 +96,7 @@ def loss_of(model: Any, ids: Tensor, **options: Any) -> Tensor:
 class BaseAlone(Adapting):
     """No adapters. Its step is a backward pass to the embeddings: no way to adapt needs less."""
 
-    family, name = "base model", ""
+    family, name, lean = "base model", "", True
 
     def logits(self, ids: Tensor) -> Tensor:
         return self.start.base(input_ids=ids).logits
@@ -104,11 +111,14 @@ class BaseAlone(Adapting):
 
 
 class Bound(Adapting):
-    family, name = OURS, "hyper.bind(conditions)"
+    family, name, lean = OURS, "hyper.bind(conditions)", True
 
     @torch.no_grad()
     def write(self) -> None:
         self.net = self.hyper.bind(self.start.conditions)
+
+    def release(self) -> None:
+        self.net = None
 
     def logits(self, ids: Tensor) -> Tensor:
         return self.net(input_ids=ids).logits
@@ -141,16 +151,21 @@ class Rowwise(Adapting):
 
 
 class HandWritten(Adapting):
-    family, name = HAND, "baddbmm"
+    family, name, lean = HAND, "baddbmm", True
     layer: type[BatchedLinear] = BatchedLinear
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self.model = adapted(start.base, list(self.hyper.spec), self.layer)
+        self.layers = [part for part in self.model.modules() if isinstance(part, BatchedLinear)]
 
     @torch.no_grad()
     def write(self) -> None:
         place(self.model, self.start.base, self.generated())
+
+    def release(self) -> None:
+        for layer in self.layers:
+            layer.A = layer.B = None
 
     def logits(self, ids: Tensor) -> Tensor:
         return self.model(input_ids=ids).logits
@@ -180,6 +195,9 @@ class Mixed(Adapting):
     def write(self) -> None:
         self.mixed.place(self.generated())
 
+    def release(self) -> None:
+        self.mixed.release()
+
     def logits(self, ids: Tensor) -> Tensor:
         return self.mixed.model(input_ids=ids, adapter_names=self.mixed.names).logits
 
@@ -199,6 +217,9 @@ class OneByOne(Adapting):
     @torch.no_grad()
     def write(self) -> None:
         self.nets: list[Any] = [self.hyper.materialize(c) for c in self.start.conditions]
+
+    def release(self) -> None:
+        self.nets = []
 
     def logits(self, ids: Tensor) -> Tensor:
         rows = zip(self.nets, ids.split(1), strict=True)

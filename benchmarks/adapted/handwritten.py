@@ -23,8 +23,8 @@ __all__ = ["BatchedLinear", "FusedLinear", "adapted", "place"]
 class BatchedLinear(nn.Module):
     """x W^T + bias + x A^T B^T: x [b, n, in], one A [b, r, in] and one B^T [b, r, out] each."""
 
-    A: Tensor
-    B: Tensor
+    A: Tensor | None = None
+    B: Tensor | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()

@@ -51,6 +51,11 @@ class MixedBatch:
         for parameter, tensor in self.pairs:
             parameter.data = tensor.detach()
 
+    def release(self) -> None:
+        for parameter, _ in self.pairs:
+            parameter.data = parameter.data.new_empty(0)
+        self.pairs = []
+
     def backward(self, loss: Tensor) -> None:
         """Gradients of PEFT's parameters, then through the head: PEFT takes leaves only."""
         loss.backward()
