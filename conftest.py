@@ -1,6 +1,10 @@
 """Seeds fixed for every test; Hypothesis without deadlines, because machines are shared."""
 
+import os
 import signal
+
+# Products in bfloat16 kill the process (SIGILL) on some CPUs without this; before torch is loaded.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import pytest
 import torch

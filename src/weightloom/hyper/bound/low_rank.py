@@ -16,10 +16,10 @@ from torch import Tensor
 
 from weightloom.hyper.rows.fused import differentiable_again, plain_autograd, transformed
 
-__all__ = ["LowRank"]
+__all__ = ["LowRankChange"]
 
 
-class LowRank(NamedTuple):
+class LowRankChange(NamedTuple):
     """The matrices of one layer, as the products take them."""
 
     weight: Tensor  # [out, in]
@@ -29,7 +29,7 @@ class LowRank(NamedTuple):
     dtype: torch.dtype | None  # of all three; None if they differ
 
     @classmethod
-    def of(cls, weight: Tensor, down: Tensor, up: Tensor) -> LowRank:
+    def of(cls, weight: Tensor, down: Tensor, up: Tensor) -> LowRankChange:
         dtype = down.dtype if weight.dtype == down.dtype else None
         return cls(weight, down, up, down.shape[0], dtype)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.hyper.bound.calls import Layout, refuse_reentrant, row_dim
-from weightloom.hyper.bound.low_rank import LowRank
+from weightloom.hyper.bound.low_rank import LowRankChange
 from weightloom.hyper.bound.owners import Owners
 from weightloom.hyper.rows.fused import plain_inference
 from weightloom.hyper.rows.generated import Factored, Generated, LinearCall, Written
@@ -82,7 +82,7 @@ class RowTensor:
     # Kept, because layers are called often: when a few tokens are decoded, small things cost as
     # much as products.
     @cached_property
-    def low_rank(self) -> LowRank | None:
+    def low_rank(self) -> LowRankChange | None:
         """A change of a given matrix [out, in] as products take it; None if it is none."""
         value = self.value
         if self.base is None or not isinstance(value, Factored) or value.offset is not None:
@@ -91,13 +91,13 @@ class RowTensor:
             return None
         if self.holder is not None:  # the base is not the same tensor in each call
             return None
-        return LowRank.of(self.base, value.right.transpose(1, 2), value.left.transpose(1, 2))
+        return LowRankChange.of(self.base, value.right.transpose(1, 2), value.left.transpose(1, 2))
 
     @cached_property
-    def low_rank_transposed(self) -> LowRank | None:
+    def low_rank_transposed(self) -> LowRankChange | None:
         """The same of a matrix that is stored as [in, out]."""
         given = self.low_rank
-        return given and LowRank.of(given.weight.t(), self.value.left, self.value.right)  # type: ignore[attr-defined]
+        return given and LowRankChange.of(given.weight.t(), self.value.left, self.value.right)  # type: ignore[attr-defined]
 
     @property
     def layer(self) -> str:
