@@ -283,3 +283,26 @@ def test_a_bound_network_need_not_be_kept_for_the_backward_pass():
     hyper.primary[1].register_backward_hook(lambda *_: events.append("old"))
     hyper.bind(torch.arange(B))(torch.randn(B, 5).double()).sum().backward()
     assert sorted(events) == ["full", "old"]
+
+
+def conv1d(inner, out):
+    return pytest.importorskip("transformers").pytorch_utils.Conv1D(out, inner)
+
+
+@pytest.mark.parametrize("before", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("layer", [nn.Linear, conv1d])
+def test_a_call_without_gradients_does_not_take_them_from_later_calls(before, layer):
+    """Matrices alone: then layers keep what their products take from call to call."""
+    net = nn.Sequential(layer(20, 15), nn.Tanh(), layer(15, 12))
+    hyper = wl.HyperNetwork(net, nn.Embedding(B, 6), wl.DeltaHead(2), generate="*.weight")
+    x = torch.randn(B, 20)
+    bound = hyper.bind(torch.arange(B))
+    with before():
+        bound(x)
+    bound(x).square().sum().backward()
+    again = [parameter.grad.clone() for parameter in hyper.head.parameters()]
+    hyper.zero_grad()
+    hyper.bind(torch.arange(B))(x).square().sum().backward()
+    for gradient, parameter in zip(again, hyper.head.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
+    assert max(gradient.abs().max() for gradient in again) > 0

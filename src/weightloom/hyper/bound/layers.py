@@ -51,21 +51,21 @@ class RowLayer(nn.Module):
 
     def linear(self, x: Tensor, transposed: bool = False) -> Any:
         """x W^T + bias; the short way for a given matrix with a low-rank change."""
-        rows = self.generated_rows
-        weight = rows.get("weight")
+        weight = self.generated_rows.get("weight")
         low_rank = None
         plain = not isinstance(x, RowParameter) and not torch.compiler.is_compiling()
-        if weight is not None and "bias" not in rows and plain:
-            low_rank = weight.low_rank_transposed if transposed else weight.low_rank
+        if weight is not None and plain and "bias" not in self.generated_rows:
+            low_rank = weight.low_rank(transposed)
         if weight is None or low_rank is None:
             return self.operate(*self._linear(x, transposed))
-        bias: Any = self.bias
         operation = "addmm" if transposed else "linear"
         dim: int | None = 0
         if torch.is_grad_enabled() or not passes_rows((weight.name, operation, 0)):
             dim = weight.row_dim(x, operation)
         if dim is None:
             return self._for_groups(*self._linear(x, transposed))
+        own = self._parameters  # without `bias` if it is parametrised
+        bias: Any = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 (looks it up)
         if dim == 0 and not x.shape[0] % low_rank.groups:
             y = low_rank.apply(x, bias)
             if y is not None:

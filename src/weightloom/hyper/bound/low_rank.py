@@ -16,31 +16,29 @@ from torch import Tensor
 
 from weightloom.hyper.rows.fused import differentiable_again, plain_autograd, transformed
 
-__all__ = ["LowRankChange"]
+__all__ = ["AdaptedMatrix"]
 
 
-class LowRankChange(NamedTuple):
+class AdaptedMatrix(NamedTuple):
     """The matrices of one layer, as the products take them."""
 
-    weight: Tensor  # [out, in]
+    weight: Tensor  # [out, in]; [in, out] if it is transposed
+    transposed: bool
     down: Tensor  # [groups, in, r]: A^T
     up: Tensor  # [groups, r, out]: B^T
     groups: int
-    dtype: torch.dtype | None  # of all three; None if they differ
-
-    @classmethod
-    def of(cls, weight: Tensor, down: Tensor, up: Tensor) -> LowRankChange:
-        dtype = down.dtype if weight.dtype == down.dtype else None
-        return cls(weight, down, up, down.shape[0], dtype)
+    dtype: torch.dtype  # of the factors
 
     def apply(self, x: Tensor, bias: Tensor | None) -> Tensor | None:
         """x [groups * k, ..., in] -> [groups * k, ..., out]; None where it has to be done apart.
 
         Not for the compiler, which fuses by itself.
         """
-        weight, down, up, groups, dtype = self
-        if x.dtype != dtype or transformed():
+        weight, transposed, down, up, groups, dtype = self
+        if x.dtype != dtype or weight.dtype != dtype or transformed():
             return None
+        if transposed:  # not kept: what it is a view of may be replaced
+            weight = weight.t()
         whole = x.dim() == 3 and x.shape[0] == groups
         points = x if whole else x.reshape(groups, -1, x.shape[-1])
         if not torch.is_grad_enabled():

@@ -23,7 +23,7 @@ from weightloom.hyper.bound.sharded import gathered_later, present, stand_in_for
 from weightloom.hyper.rows.functional import unshared, with_aliases
 from weightloom.hyper.rows.fused import transformed
 from weightloom.hyper.rows.generated import Factored, Generated, Written
-from weightloom.hyper.rows.shells import has_backward_hooks, keep_alive, place, shell
+from weightloom.hyper.rows.shells import has_backward_hooks, keep_alive, place, shell, submodule
 from weightloom.networks import WeightSpec
 
 __all__ = ["Binding"]
@@ -52,8 +52,8 @@ class Binding:
     def network(self, check: bool = False) -> nn.Module:
         """The bound network; for a check without hooks, and with rows even for one condition."""
         layers = self._layers(check)
-        kinds = {owner: self._kind(owner, rows, check) for owner, rows in layers.items()}
-        modules = {owner: self.primary.get_submodule(owner) for owner in layers}
+        modules = {owner: submodule(self.primary, owner) for owner in layers}
+        kinds = {owner: self._kind(modules[owner], rows, check) for owner, rows in layers.items()}
         classes = {
             id(modules[owner]): joined_class(kind, type(modules[owner]))
             for owner, kind in kinds.items()
@@ -92,7 +92,7 @@ class Binding:
         layers: dict[str, dict[str, RowTensor]] = {}
         for name in with_aliases(self.spec, {name: name for name in self.spec}):
             owner, _, leaf = name.rpartition(".")
-            module = self.primary.get_submodule(owner)
+            module = submodule(self.primary, owner)
             if (id(module), leaf) not in done:
                 done.add((id(module), leaf))
                 dim = 1 if owner.startswith(late) else 0
@@ -100,11 +100,13 @@ class Binding:
                 layers.setdefault(owner, {})[leaf] = self._row(name, dim, holder)
         return layers
 
-    def _kind(self, owner: str, rows: dict[str, RowTensor], check: bool) -> type[RowLayer] | None:
+    def _kind(
+        self, module: nn.Module, rows: dict[str, RowTensor], check: bool
+    ) -> type[RowLayer] | None:
         """How a module with generated parameters computes; None: as it always does."""
         if any(self._source(row.name) in self.spec.opaque for row in rows.values()):
             return RowAdapted
-        kind = row_class(self.primary.get_submodule(owner))
+        kind = row_class(module)
         if not self.owners.alike or check or any(row.comes_later for row in rows.values()):
             return kind
         # One condition: beside a given matrix its low-rank change is cheaper than writing it.
@@ -189,6 +191,7 @@ def _below(owner: str, layers: Mapping[str, dict[str, RowTensor]]) -> dict[str, 
 def _guard(net: nn.Module, binding: Binding) -> None:
     """Hooks that know how many rows a call has, and that no result escapes without its rows."""
     dim = _row_dimension(net)
+    owners = binding.owners.along(dim)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling():
@@ -196,7 +199,7 @@ def _guard(net: nn.Module, binding: Binding) -> None:
         call = Call(0)
         calls.begin(call)
         args, kwargs = unshared(args, kwargs)
-        rows = calls.rows_of(args, kwargs, binding.owners.along(dim))
+        rows = calls.rows_of(args, kwargs, owners)
         if rows is not None:
             call.rows = rows
             if not binding.owners.alike and rows > 1 and not transformed():
@@ -208,8 +211,9 @@ def _guard(net: nn.Module, binding: Binding) -> None:
         if torch.compiler.is_compiling():
             return
         calls.end()
-        if has_backward_hooks(net):
-            keep_alive(net, output)
+        # Not `net`: a cycle would keep the weights until Python next looks for cycles.
+        if torch.is_grad_enabled() and has_backward_hooks(module):
+            keep_alive(module, output)
         for leaf in tree_leaves(output):
             if isinstance(leaf, RowParameter):
                 raise UnsupportedModuleError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.hyper.bound.calls import Layout, refuse_reentrant, row_dim
-from weightloom.hyper.bound.low_rank import LowRankChange
+from weightloom.hyper.bound.low_rank import AdaptedMatrix
 from weightloom.hyper.bound.owners import Owners
 from weightloom.hyper.rows.fused import plain_inference
 from weightloom.hyper.rows.generated import Factored, Generated, LinearCall, Written
@@ -47,6 +46,10 @@ class RowTensor:
     layout: Layout = field(default_factory=Layout, compare=False, repr=False)
     holder: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """where the base is at the time of use, if it is gathered only then (`sharded`)"""
+    # Layers are called often: when a token is decoded, a view costs as much as a product.
+    _kept: dict[bool, AdaptedMatrix | None] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def comes_later(self) -> bool:
@@ -79,25 +82,27 @@ class RowTensor:
             refuse_reentrant(self.name)
         return row_dim(x, self.owners, self.layout, (self.name, operation, argument))
 
-    # Kept, because layers are called often: when a few tokens are decoded, small things cost as
-    # much as products.
-    @cached_property
-    def low_rank(self) -> LowRankChange | None:
-        """A change of a given matrix [out, in] as products take it; None if it is none."""
-        value = self.value
-        if self.base is None or not isinstance(value, Factored) or value.offset is not None:
-            return None
-        if self.owners.slots is not None or self.owners.dim or self.base.dim() != 2:
-            return None
-        if self.holder is not None:  # the base is not the same tensor in each call
-            return None
-        return LowRankChange.of(self.base, value.right.transpose(1, 2), value.left.transpose(1, 2))
+    def low_rank(self, transposed: bool = False) -> AdaptedMatrix | None:
+        """A change of a given matrix as products take it; None if it is something else."""
+        if torch.is_inference_mode_enabled():  # views made there are without gradients for good
+            return self._low_rank(transposed)
+        if transposed not in self._kept:
+            with torch.enable_grad():
+                self._kept[transposed] = self._low_rank(transposed)
+        return self._kept[transposed]
 
-    @cached_property
-    def low_rank_transposed(self) -> LowRankChange | None:
-        """The same of a matrix that is stored as [in, out]."""
-        given = self.low_rank
-        return given and LowRankChange.of(given.weight.t(), self.value.left, self.value.right)  # type: ignore[attr-defined]
+    def _low_rank(self, transposed: bool) -> AdaptedMatrix | None:
+        value, base, owners = self.value, self.base, self.owners
+        if base is None or base.dim() != 2 or self.comes_later:
+            return None
+        if not isinstance(value, Factored) or value.offset is not None:
+            return None
+        if owners.slots is not None or owners.dim:
+            return None
+        down, up = value.right.transpose(1, 2), value.left.transpose(1, 2)
+        if transposed:
+            down, up = value.left, value.right
+        return AdaptedMatrix(base, transposed, down, up, down.shape[0], down.dtype)
 
     @property
     def layer(self) -> str:

@@ -256,6 +256,9 @@ def unshare(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Shared) else leaf
 
 
+_FLAT = frozenset({Tensor, nn.Parameter, bool, int, float, str, type(None)})
+
+
 def unshared(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -264,7 +267,9 @@ def unshared(
     Lists and dictionaries are the given ones unless there is a `Shared` among the arguments: what a
     module puts into them, its caller finds there.
     """
-    if not any(isinstance(leaf, Shared) for leaf in tree_leaves((args, kwargs))):
+    # A call that decodes one token is short: what cannot hold a `Shared` is not walked through.
+    deep = [value for value in (*args, *kwargs.values()) if type(value) not in _FLAT]
+    if not deep or not any(isinstance(leaf, Shared) for leaf in tree_leaves(deep)):
         return args, kwargs
     plain: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(unshare, (args, kwargs))
     return plain

@@ -26,6 +26,7 @@ __all__ = [
     "place",
     "shell",
     "structure_of",
+    "submodule",
 ]
 
 # Dictionaries and sets that every module owns; a copy must not share them.
@@ -46,10 +47,13 @@ _OWN = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
+_ALL_OWN = frozenset(_OWN)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 # Values that cannot refer to a module: most attributes, so this test saves most of the time.
-_PLAIN = (int, float, bool, str, type(None), bytes, torch.dtype, torch.device, torch.Size)
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None), bytes, torch.dtype, torch.device, torch.Size, Tensor}
+)
 
 _SETTINGS = frozenset({int, float, bool, str, type(None)})
 
@@ -78,6 +82,13 @@ def shell(
     for module in shells.values():
         _redirect(module, shells)
     return shells[id(root)], shells
+
+
+def submodule(root: nn.Module, name: str) -> nn.Module:
+    """`get_submodule` without its checks, ten times as fast; the name is known to exist."""
+    for part in name.split(".") if name else ():
+        root = root._modules[part]  # type: ignore[assignment]
+    return root
 
 
 def place(module: nn.Module, leaf: str, value: Any) -> None:
@@ -158,11 +169,12 @@ def _copied(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
     state = dict(module.__dict__)
     for name in _OWN:
         if name in state:
-            state[name] = state[name].copy()
+            own = state[name]
+            state[name] = own.copy() if own else type(own)()  # mostly empty: a sixth of the time
     if is_managed(module) and not torch.compiler.is_dynamo_compiling():
         # FSDP writes gathered parameters into the module, not into this copy: look there.
         state["_parameters"] = ChainMap({}, module._parameters)
-    copy.__dict__.update(state)
+    object.__setattr__(copy, "__dict__", state)
     return copy
 
 
@@ -181,9 +193,8 @@ def _redirect(copy: nn.Module, shells: Shells) -> None:
             modules[name] = shells.get(id(child), child)
     state = copy.__dict__
     for name, value in state.items():
-        if name in _OWN or isinstance(value, _PLAIN):
-            continue
-        state[name] = _followed(value, shells)
+        if type(value) not in _PLAIN and name not in _ALL_OWN:
+            state[name] = _followed(value, shells)
     for name in _HOOKS:
         hooks = state[name]
         for handle, hook in hooks.items():
@@ -192,11 +203,14 @@ def _redirect(copy: nn.Module, shells: Shells) -> None:
 
 def _followed(value: Any, shells: Shells, depth: int = 0) -> Any:
     """``value`` with the shells in place of the modules it refers to; itself if there are none."""
-    if isinstance(value, (*_PLAIN, Tensor)) or depth > 4:
+    # By type, not isinstance: that also asks for `__class__`, which is slow where attributes are
+    # looked up in an own way, as in the configurations of transformers.
+    kind = type(value)
+    if kind in _PLAIN or depth > 4:
         return value
-    if isinstance(value, nn.Module):
+    if issubclass(kind, nn.Module):
         return shells.get(id(value), value)
-    follow = _FOLLOWERS.get(type(value))
+    follow = _FOLLOWERS.get(kind)
     return value if follow is None else follow(value, shells, depth + 1)
 
 
