@@ -29,8 +29,7 @@ def merge(base: nn.Module, layers: Mapping[str, AdapterLayer]) -> nn.Module:
     replacements: dict[int, nn.Parameter] = {}
     for name, weight in changed.items():
         module = merged.get_submodule(name)
-        old = module.weight
-        assert isinstance(old, nn.Parameter)
+        old = module.get_parameter("weight")
         new = replacements.get(id(old))
         if new is None or not torch.equal(new, weight):
             new = nn.Parameter(weight, requires_grad=old.requires_grad)
