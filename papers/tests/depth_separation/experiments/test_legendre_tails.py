@@ -7,12 +7,10 @@ import itertools
 import math
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
 
 from weightloom.construct import depth3
 from weightloom.errors import ConfigError
@@ -24,12 +22,12 @@ from weightloom_papers.depth_separation.experiments.legendre_tails.experiment im
     measure_widths,
 )
 from weightloom_papers.depth_separation.harmonics import (
-    log_harmonics_count,
     oscillation,
     polynomial_bound,
+    sine_tail,
     sine_tails,
     tail,
-    wave_squares,
+    wave_coefficients,
 )
 from weightloom_papers.depth_separation.separable import (
     depth2_log2_width,
@@ -39,21 +37,53 @@ from weightloom_papers.lab import SCALES, Outcome, Result, Run, Workspace, wante
 from weightloom_papers.lab.verdicts import FAILS, HOLDS, NO_DATA
 
 
+def squares_by_recurrence(d, w):
+    """a_0^2, a_1^2, ... by Miller's algorithm: J_(v-1) = (2v/w) J_v - J_(v+1), stable downwards.
+
+    No Bessel function is used: the a_n^2 sum to 1.
+    """
+    last = math.ceil(w + 20 * w ** (1 / 3)) + 40
+    n = torch.arange(1, last + 2, dtype=torch.float64)
+    # q_n = sqrt(N_(n-1) / N_n); for n = 1 that is 1 / sqrt(d), 0 / 0 by the formula if d = 2.
+    below = (2 * n + d - 2) * (n + d - 3)
+    q = ((2 * n + d - 4) * n / torch.where(below == 0, 1.0, below)).sqrt()
+    q[0] = 1 / math.sqrt(d)
+    first = (q[:-1] * (2 * n[:-1] + d - 2) / w).tolist()
+    second = (q[:-1] * q[1:]).tolist()
+    above, here = 0.0, 1e-30
+    values = [here]
+    for k in range(last - 1, -1, -1):
+        above, here = here, first[k] * here - second[k] * above
+        values.append(here)
+        if abs(here) > 1e150:  # a small w makes them grow fast
+            values = [each * 1e-200 for each in values]
+            above, here = above * 1e-200, here * 1e-200
+    squares = torch.tensor(values[::-1], dtype=torch.float64)
+    squares = (squares / squares.abs().max()).square()
+    return squares / squares.sum()
+
+
 @settings(deadline=None, max_examples=25)
-@given(d=st.integers(2, 30), w=st.floats(0.01, 200))
-def test_recurrence_against_bessel_functions(d, w):
-    """SciPy's Bessel functions, from which the recurrence takes nothing."""
-    squares = wave_squares(d, w)
-    assert float(squares.sum()) == pytest.approx(1, abs=1e-14)
-    n = np.arange(min(len(squares), 60))
-    order = d / 2 - 1
-    log = [log_harmonics_count(d, int(each)) for each in n]
-    scale = special.gammaln(d / 2) + order * math.log(2 / w)
-    with np.errstate(divide="ignore"):
-        bessel = np.log(np.abs(special.jv(n + order, w)))
-    wanted_values = np.exp(np.array(log) + 2 * (scale + bessel))
+@given(d=st.integers(2, 30), w=st.floats(0.01, 3000))
+def test_coefficients_against_a_recurrence(d, w):
+    squares = wave_coefficients(d, w).square()
+    wanted_squares = squares_by_recurrence(d, w)
     # SciPy's jv is good to about 1e-13 near its turning point, relative to the largest value.
-    assert np.abs(squares[: len(n)].numpy() - wanted_values).max() < 1e-11
+    assert len(squares) == len(wanted_squares)
+    assert (squares - wanted_squares).abs().max() < 1e-11
+    assert float(squares.sum()) == pytest.approx(1, abs=1e-11)
+
+
+@pytest.mark.parametrize("d", [2, 3, 10, 31])
+def test_tails_at_every_degree_and_at_one(d):
+    w = math.pi * d**3
+    tails = sine_tails(d, w)
+    for n in (1, 2, d * d, d * d + 1):
+        assert sine_tail(d, w, n) == pytest.approx(float(tails[n]), abs=1e-11)
+    squares = squares_by_recurrence(d, w)
+    assert sine_tail(d, w, d * d) == pytest.approx(
+        float(squares[d * d + (d + 1) % 2 :: 2].sum()), abs=1e-11
+    )
 
 
 @pytest.mark.parametrize("d", [3, 4, 5])
@@ -76,9 +106,9 @@ def test_tiny_tails_keep_their_digits():
 
 def test_waves_want_a_frequency():
     with pytest.raises(ConfigError, match=r"d=1 and w=3.0 were given; d >= 2"):
-        wave_squares(1, 3.0)
+        wave_coefficients(1, 3.0)
     with pytest.raises(ConfigError, match=r"w=inf were given"):
-        wave_squares(3, math.inf)
+        wave_coefficients(3, math.inf)
 
 
 @pytest.mark.parametrize("function", ["paper", "smooth"])

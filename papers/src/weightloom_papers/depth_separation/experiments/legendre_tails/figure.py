@@ -49,7 +49,7 @@ def draw_tails(results: Sequence[Result]) -> Mapping[str, Figure]:
     caption(
         figure,
         "Left: the part of an inner product function that polynomials of degree below n miss. "
-        "Lines: recurrence of Bessel functions; points: Gauss-Jacobi quadrature, which has few "
+        "Lines: Bessel functions; points: Gauss-Jacobi quadrature, which has few "
         "digits left below 1e-13. Full: sin(pi d^3 t), diamonds at n = d^2, dotted: the lemma's "
         "bound for it. Dashed: sin(pi sqrt(d) t). Middle: the tails at n = d^2; of the paper's "
         f"function at least {least:.2f} is left, {least / CONCLUSION:.0f} times what the proof "
