@@ -55,6 +55,12 @@ if TYPE_CHECKING:
         shared,
     )
     from weightloom.networks import WeightSpec
+    from weightloom.training import (
+        LearnedConditions,
+        SampledCondition,
+        output_regulariser,
+        sample_networks,
+    )
 
 __version__ = "0.1.0"
 
@@ -94,6 +100,11 @@ __all__ = [
     # saving
     "export",
     "load",
+    # conditions that are learned or sampled, and tasks one after another
+    "LearnedConditions",
+    "SampledCondition",
+    "sample_networks",
+    "output_regulariser",
     # folders
     "networks",
     "linalg",
@@ -116,7 +127,13 @@ _FOLDERS = frozenset(
     }
 )  # fmt: skip
 #: Names that are not in hyper.
-_ELSEWHERE = {"WeightSpec": "networks"}
+_ELSEWHERE = {
+    "WeightSpec": "networks",
+    "LearnedConditions": "training",
+    "SampledCondition": "training",
+    "sample_networks": "training",
+    "output_regulariser": "training",
+}
 
 
 if not TYPE_CHECKING:  # with this a type checker would accept any name

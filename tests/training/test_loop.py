@@ -249,7 +249,7 @@ def _trained(trained: Member, settings: Settings) -> Any:
     [
         (torch.zeros(40), None),  # [n, 1] against [n]: the trailing 1 is dropped
         (torch.zeros(40, 2), r"output has shape \(8, 1\) but the target of the same batch has"),
-        (torch.zeros(40, 1, 1), "give the Split a target of the output's shape"),
+        (torch.zeros(40, 1, 1), "give it a target of the output's shape"),
     ],
 )
 def test_shapes_of_output_and_target(target: Tensor, message: str | None) -> None:

@@ -69,7 +69,7 @@ def _require_same(
     if tuple(seen) != tuple(wanted):
         raise ShapeError(
             f"the model's output has shape {tuple(output.shape[1:])} but the target of the same "
-            f"batch has {tuple(target.shape[1:])}; give the Split a target of the output's shape "
+            f"batch has {tuple(target.shape[1:])}; give it a target of the output's shape "
             f"(cross_entropy: without the dimension of classes)"
         )
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from weightloom.errors import TrainingError
 from weightloom.hyper.rows.functional import modes_restored
 from weightloom.training import checkpoint as files
 from weightloom.training.choices import OBJECTIVES
@@ -25,6 +22,7 @@ from weightloom.training.partition import partition
 from weightloom.training.place import make_fabric, own_random_state, placed, true_dtype
 from weightloom.training.settings import Settings
 from weightloom.training.stack import own_tensors
+from weightloom.training.terminal import Interrupts, ProgressBar
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -70,6 +68,10 @@ def train(
     >>> [report.status for report in train(members, Settings(epochs=2, batch_size=16))]
     ['done', 'done', 'done', 'done']
     """
+    if not isinstance(settings, Settings):
+        raise TrainingError(
+            f"settings is a {type(settings).__name__}; pass Settings(epochs=..., batch_size=...)"
+        )
     check_members(members, settings.patience is not None)
     fabric = make_fabric(settings)
     ready = placed(list(members), fabric, settings)
@@ -79,7 +81,7 @@ def train(
         own_random_state(fabric.device),
         modes_restored(*models),
         unguarded(models),
-        _Interrupts() as interrupts,
+        Interrupts() as interrupts,
     ):
         session = _TrainingSession(
             ready, settings, fabric, path, progress, on_evaluation, interrupts
@@ -97,7 +99,7 @@ class _TrainingSession:
     path: Path | None
     progress: bool | str
     on_evaluation: OnEvaluation | None
-    interrupts: _Interrupts
+    interrupts: Interrupts
     records: list[TrainingRecord] = field(default_factory=list)
     groups: list[list[int]] = field(default_factory=list)
     at: int = 0
@@ -226,71 +228,3 @@ class _TrainingSession:
 def _fill(model: nn.Module, tensors: dict[str, Tensor], prefix: str) -> None:
     for name, tensor in own_tensors(model).items():
         tensor.copy_(tensors[prefix + name])
-
-
-class ProgressBar:
-    """A bar with rate and remaining time. It reads the loss only when it is redrawn."""
-
-    def __init__(self, show: bool | str, total: int, done: int) -> None:
-        self._bar: Any = None
-        self._next = 0.0
-        if show is False:
-            return
-        from tqdm import tqdm
-
-        # A log file gets a line every few seconds instead of ten a second.
-        self._pause = 0.1 if sys.stderr.isatty() else 10.0
-        self._bar = tqdm(
-            total=total,
-            initial=done,
-            desc=show if isinstance(show, str) else "training",
-            unit="step",
-            mininterval=self._pause,
-            dynamic_ncols=True,
-        )
-
-    def step(self, text: Callable[[], str]) -> None:
-        """Count one step; ``text`` returns what is shown behind the bar."""
-        if self._bar is None:
-            return
-        if time.monotonic() >= self._next:
-            self._bar.set_postfix_str(text(), refresh=False)
-            self._next = time.monotonic() + self._pause
-        self._bar.update()
-
-    def skip(self, steps: int) -> None:
-        """Subtract steps that will not be made, because all members have stopped."""
-        if self._bar is not None and steps:
-            self._bar.total -= steps
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.refresh()
-            self._bar.close()
-
-
-class _Interrupts:
-    """Ctrl-C once: training stops after the current step. Twice: it stops immediately."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: Any = None
-
-    @property
-    def pressed(self) -> bool:
-        return self.count > 0
-
-    def __enter__(self) -> _Interrupts:
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.signal(signal.SIGINT, self._press)
-        return self
-
-    def _press(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count > 1:
-            raise KeyboardInterrupt
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)

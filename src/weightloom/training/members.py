@@ -69,6 +69,7 @@ class Member:
 
 def check_members(members: Sequence[Member], needs_validation: bool) -> None:
     """Raise one error with everything that is wrong with these members."""
+    _check_kinds(members)
     problems = [] if members else ["there are no members to train"]
     owners: dict[int, str] = {}
     for number, member in enumerate(members):
@@ -100,6 +101,46 @@ def check_members(members: Sequence[Member], needs_validation: bool) -> None:
         raise TrainingError("these members cannot be trained: " + "; ".join(problems))
 
 
+_MEMBER = "Member(model, Split((x, condition), target))"
+
+
+def _check_kinds(members: Any) -> None:
+    """Raise if these are not members at all: everything else looks at their fields."""
+    if isinstance(members, Member):
+        raise TrainingError("members is a single Member; pass a list: train([member], settings)")
+    if not isinstance(members, Sequence) or isinstance(members, str):
+        raise TrainingError(
+            f"members is {_kind(members)}; pass a list of members: train([{_MEMBER}], settings), "
+            f"or call fit(model, (x, condition, target))"
+        )
+    problems = []
+    for number, member in enumerate(members):
+        if not isinstance(member, Member):
+            problems.append(f"member {number} is {_kind(member)}; make it with {_MEMBER}")
+            continue
+        who = label(member, number)
+        if not isinstance(member.model, nn.Module):
+            problems.append(f"{who}: model is {_kind(member.model)}, not an nn.Module")
+        if not isinstance(member.held_out, Mapping):
+            problems.append(
+                f"{who}: held_out is {_kind(member.held_out)}; pass a dict such as "
+                f"{{'validation': Split((x, condition), target)}}"
+            )
+            continue
+        for name, split in [("train", member.train), *member.held_out.items()]:
+            if not isinstance(split, Split):
+                problems.append(
+                    f"{who}, {name}: it is {_kind(split)}; pass Split((x, condition), target)"
+                )
+    if problems:
+        raise TrainingError("these members cannot be trained: " + "; ".join(problems))
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+
+
 def label(member: Member, number: int) -> str:
     """The name of a member in messages."""
     return repr(member.name) if member.name else f"member {number}"
@@ -108,6 +149,9 @@ def label(member: Member, number: int) -> str:
 def _split_problems(split: Split) -> list[str]:
     if not isinstance(split.inputs, tuple) or not split.inputs:
         return [f"inputs must be a tuple of tensors, not {type(split.inputs).__name__}"]
+    strange = next((c for c in split.columns if not isinstance(c, Tensor)), None)
+    if strange is not None:
+        return [f"it holds {_kind(strange)}, not a tensor; pass torch.as_tensor(...) of it"]
     if any(column.dim() == 0 for column in split.columns):
         return ["every tensor needs a leading dimension, one row for each sample"]
     lengths = [len(column) for column in split.columns]

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from weightloom.errors import TrainingError
 from weightloom.training.choices import OBJECTIVES, OPTIMISERS, SCHEDULES
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "spelled"]
 
 # Not "16-mixed" or "16-true": half precision needs loss scaling, which skips the very steps with
 # infinite gradients that are reported as divergence here.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 
 
+def spelled(name: str, british: Any, american: Any) -> Any:
+    """The value that was given under one of two spellings of an argument."""
+    if british is not None and american is not None:
+        other = name.replace("optimiser", "optimizer")
+        raise TrainingError(
+            f"{name}= and {other}= were both given; they are two spellings of one argument, so "
+            f"give one of them"
+        )
+    return american if british is None else british
+
+
+def _either_spelling(make: Callable[..., None]) -> Callable[..., None]:
+    """``optimizer`` and ``optimizer_options`` are taken for ``optimiser...``.
+
+    Not fields of their own: `replace`, checkpoints and results have one name for it.
+    """
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in ("optimiser", "optimiser_options"):
+            american = name.replace("optimiser", "optimizer")
+            if american in kwargs:
+                kwargs[name] = spelled(name, kwargs.get(name), kwargs.pop(american))
+        make(self, *args, **kwargs)
+
+    return init
+
+
 @dataclass(frozen=True)
 class Settings:
     """How members are trained; what belongs to one member alone is in `Member`.
 
-    ``optimiser_options`` go to torch.optim (adam's betas as ``beta1`` and ``beta2``).
+    ``optimiser_options`` go to torch.optim (adam's betas as ``beta1`` and ``beta2``). The spelling
+    ``optimizer`` is taken too.
     ``schedule`` "cosine" rises linearly over a tenth of all steps (at least 50, at most half of
     them), then falls to zero; "step" multiplies by ``factor`` after every ``every`` epochs.
 
@@ -76,6 +106,9 @@ class Settings:
         for name in ("optimiser_options", "schedule_options"):
             kept[name] = dict(sorted(getattr(self, name).items()))
         return kept
+
+
+Settings.__init__ = _either_spelling(Settings.__init__)  # type: ignore[method-assign]
 
 
 def _whole(name: str, value: Any, optional: bool) -> str | None:
