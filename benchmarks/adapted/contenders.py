@@ -79,7 +79,9 @@ class Adapting:
         return actions[kind]
 
     def generated(self) -> dict[str, Any]:
-        return self.hyper.head.generate(self.hyper.encoder(self.start.conditions))
+        return self.hyper.head.generate(
+            self.hyper.scaled(self.hyper.encoder(self.start.conditions))
+        )
 
 
 def greedy(model: Any, prompt: Tensor, new: int, **options: Any) -> Tensor:

@@ -36,7 +36,9 @@ class Reference:
             self.change = torch.cat([row.logits for row in rows]) - self.before
 
     def _generate(self) -> dict[str, Any]:
-        return self.hyper.head.generate(self.hyper.encoder(self.start.conditions))
+        return self.hyper.head.generate(
+            self.hyper.scaled(self.hyper.encoder(self.start.conditions))
+        )
 
     def _step(self, learned: list[nn.Parameter]) -> None:
         generated = self._generate()

@@ -75,10 +75,11 @@ def test_a_text_encoder(options):
 
 
 def test_calibration_measures_a_text_encoder():
-    hyper = make(calibration=texts(), features=None)
+    hyper = make(calibration=texts(), features=None, init="hyperfan_in")
     assert hyper.head.features == 16
     assert "measured on calibration" in hyper.initialisation
-    assert "assumed" in make().initialisation
+    assert "assumed" in make(init="hyperfan_in").initialisation
+    assert "normalised for each condition" in make().initialisation
     want = hyper.eval().encoder(**texts()).square().mean().item()
     assert hyper.initial_features.moment == pytest.approx(want, rel=1e-5)
 

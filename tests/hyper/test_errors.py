@@ -60,7 +60,9 @@ def test_a_primary_without_parameters():
 def test_an_unknown_head_or_init():
     with pytest.raises(HeadError, match=r"head='fulll' is unknown; choose one of full, low_rank"):
         hyper(head="fulll")
-    with pytest.raises(HeadError, match=r"init='xavier' is unknown; choose one of hyperfan_in"):
+    with pytest.raises(
+        HeadError, match=r"init='xavier' is unknown; choose one of mup, hyperfan_in"
+    ):
         hyper(init="xavier")
 
 

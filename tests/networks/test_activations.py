@@ -24,6 +24,7 @@ from weightloom.networks.activations import (
     Exponential,
     Kind,
     Pieces,
+    Sine,
     Threshold,
     classify,
     is_elementwise,
@@ -173,7 +174,7 @@ SETTINGS = [
     nn.Softshrink(0.2), nn.Softshrink(0.0), nn.Hardshrink(0.2), nn.Hardshrink(-1.0), nn.ELU(0.0),
     nn.LeakyReLU(-1.0), nn.Hardtanh(-2.0, 2.0), nn.Threshold(0.0, 0.0), nn.Threshold(0.0, 1.0),
     nn.Threshold(0.5, -1.0), nn.Threshold(-0.5, -0.5),
-    nn.GELU("tanh"), nn.PReLU(init=-1.5).double(),
+    nn.GELU("tanh"), nn.PReLU(init=-1.5).double(), Sine(30.0), Sine(0.25),
 ]  # fmt: skip
 
 
@@ -268,6 +269,43 @@ def test_lookup_is_not_fooled():
     assert (lookup(Cosine()), lookup(Exponential())) == (TABLE["cos"], TABLE["exp"])
 
 
+def test_a_sine_of_frequency_one_is_the_plain_sine():
+    """One name, so that symmetry takes `torch.sin` and `Sine()` for the same activation."""
+    plain = lookup(Sine())
+    assert (plain.name, plain.function) == ("sin", torch.sin)
+    assert lookup(Sine(30.0)).name == "sine(omega=30)"
+
+
+def test_symmetry_flips_the_signs_of_sines():
+    torch.manual_seed(0)
+    net = wl.mlp([2, 6, 6, 1], activation="sin").double()
+    other = nn.Sequential(nn.Linear(2, 6), Sine(30.0), nn.Linear(6, 1)).double()
+    for network in (net, other):
+        assert wl.symmetry.read(network).spaces["0"].kind is Kind.SIGN
+        twin = wl.symmetry.random_equivalent(network, torch.Generator().manual_seed(1))
+        before, after = (n[0].weight.detach()[:, 0].sort().values for n in (network, twin))
+        assert not torch.allclose(before, after)  # not only permuted: some signs are flipped
+        torch.testing.assert_close(before.abs().sort().values, after.abs().sort().values)
+        assert wl.symmetry.equivalent(network, twin)
+
+
+@pytest.mark.parametrize("omega", [0.5, 1.0, 3.0])
+def test_gaussian_moments_of_sines(omega):
+    """E[sin^2(omega u)] = (1 - e^(-2 omega^2)) / 2, by hand, by the table and by initialisation."""
+    square = (1 - math.exp(-2 * omega**2)) / 2
+    unit = torch.ones(1, dtype=torch.float64)
+    moments = gaussian(Sine(omega)).moments(Covariance(unit, unit, 0 * unit))
+    assert float(moments.value.left) == pytest.approx(square, rel=1e-12)
+    mlp = wl.mlp([2, 5, 1], activation=lambda: Sine(omega))
+    assert layer_gains(mlp)["0"].gain == pytest.approx(1 / square, rel=5e-3)
+
+
+@pytest.mark.parametrize("omega", [0.0, -1.0, math.inf, math.nan])
+def test_a_sine_needs_a_positive_frequency(omega):
+    with pytest.raises(ConfigError, match=rf"omega={omega} was given; .* positive, finite"):
+        Sine(omega)
+
+
 def test_unknown_functions_are_probed():
     record = classify(lambda t: 1 + torch.tanh(2 * t))
     assert (record.kind, record.constant, record.probed) == (Kind.FLIP, 2.0, True)
@@ -289,7 +327,8 @@ def test_functions_with_options_as_modules():
     assert repr(module_of("relu_")) == "ReLU()"
     assert repr(module_of(F.threshold, 0.5, -1.0)) == "Threshold(threshold=0.5, value=-1.0)"
     assert repr(module_of(F.gelu, approximate="tanh")) == "GELU(approximate='tanh')"
-    assert module_of(torch.sin) is None  # torch has no module for it
+    assert repr(module_of(torch.sin)) == "Sine(omega=1)"
+    assert module_of(torch.erf) is None  # there is no module for it
     assert module_of(F.relu, 3, 4, 5) is None
     assert module_of(F.max_pool1d, 2) is None
 

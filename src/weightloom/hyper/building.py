@@ -16,13 +16,28 @@ from weightloom.hyper.encoders import (
     condition_dims,
     encode,
     feature_width,
+    probe_conditions,
 )
 from weightloom.hyper.heads import FullHead, Head, make_head
 from weightloom.hyper.rows.functional import modes_restored
-from weightloom.hyper.start import apply_ntk, check_init, init_targets, varying_share
+from weightloom.hyper.start import (
+    FixedScaling,
+    Normalisation,
+    Scaling,
+    apply_ntk,
+    check_init,
+    init_targets,
+    mup_targets,
+    reach,
+    same_for_multiples,
+    varying_share,
+)
+from weightloom.hyper.start.scaling import FEWEST_NORMALISED
 from weightloom.networks import WeightSpec
 
-__all__ = ["choose_dims", "choose_head", "choose_width", "initialise_head"]
+__all__ = ["choose_dims", "choose_head", "choose_scaling", "choose_width", "initialise_head"]
+
+DEFAULT_INIT = "mup"
 
 
 def choose_head(head: str | Head, init: str | None) -> Head:
@@ -31,7 +46,7 @@ def choose_head(head: str | Head, init: str | None) -> Head:
     if init == "ntk" and isinstance(head, str) and head == "full":
         return FullHead(offset=False)
     chosen = make_head(head)
-    if chosen.relative and init is not None:
+    if chosen.relative and init not in (None, DEFAULT_INIT):
         raise HeadError(
             f"init={init!r} was given with a delta head, which starts at the given primary; leave "
             f"init out"
@@ -60,6 +75,25 @@ def choose_width(encoder: nn.Module, dims: ConditionDims, calibration: Condition
     return width
 
 
+def choose_scaling(
+    head: Head,
+    encoder: nn.Module,
+    dims: ConditionDims,
+    init: str | None,
+    calibration: Condition | None,
+    known: FeatureStatistics,
+) -> Scaling | None:
+    """What brings features to the size that "mup" wants; None for the other starts."""
+    if (init or DEFAULT_INIT) != "mup":
+        return None
+    like = next(head.parameters())
+    probe = calibration if calibration is not None else probe_conditions(encoder, dims.tensor)
+    bare = isinstance(encoder, nn.Identity) or head.features < FEWEST_NORMALISED
+    if bare or same_for_multiples(encoder, probe, dims):
+        return FixedScaling(head.features, known.moment, like)
+    return Normalisation(head.features, not head.relative or head.train_base, like)
+
+
 def initialise_head(
     head: Head,
     primary: nn.Module,
@@ -67,22 +101,33 @@ def initialise_head(
     values: Mapping[str, Tensor],
     init: str | None,
     known: FeatureStatistics,
+    scaling: Scaling | None,
 ) -> str:
     """Initialise the head's parameters; return a description of how."""
-    chosen = check_init(init or "hyperfan_in")
+    chosen = check_init(init or DEFAULT_INIT)
     spec: WeightSpec = head.spec  # type: ignore[assignment]
+    moment = known.moment if scaling is None else (reach(head.features) / head.features) ** 2
     if head.relative:
-        head.zero(known.moment)
-        return "delta: generates the given primary exactly"
+        head.zero(moment)
+        return f"delta: generates the given primary exactly; {_scaled(scaling, known)}"
     if chosen == "default":
         head.default()
         return "default: every layer as nn.Linear does it, whatever the primary needs"
     if chosen == "ntk":
         apply_ntk(primary, encoder, head)
         return "ntk: standard normal parameters, scales in the forward pass"
+    if chosen == "mup":
+        head.initialise(mup_targets(primary, spec, values), moment)
+        return f"mup: own weights and a part for each condition; {_scaled(scaling, known)}"
     share = varying_share(primary, spec, chosen, known.spread * head.degree)
-    head.initialise(init_targets(primary, spec, values, chosen, share), known.moment)
+    head.initialise(init_targets(primary, spec, values, chosen, share), moment)
     done = f"{chosen}: second moment of features {known.moment:.4g} ({known.source})"
     if chosen == "primary":
         return done
     return f"{done}, {share:.0%} of the weights' variance depends on the condition"
+
+
+def _scaled(scaling: nn.Module | None, known: FeatureStatistics) -> str:
+    if isinstance(scaling, Normalisation):
+        return "features normalised for each condition"
+    return f"features divided by the root of {known.moment:.4g} ({known.source})"

@@ -26,6 +26,7 @@ __all__ = [
     "feature_statistics",
     "feature_width",
     "is_frozen",
+    "probe_conditions",
 ]
 
 
@@ -159,14 +160,14 @@ def _sample(
 ) -> tuple[Tensor | None, str]:
     if calibration is not None:
         return encode(encoder, calibration, dims)[0], "measured on calibration"
-    probe = _probe(encoder, dims.tensor)
+    probe = probe_conditions(encoder, dims.tensor)
     if probe is None:
         return None, "assumed: pass calibration= to measure it"
     what = "standard normal conditions" if probe.is_floating_point() else "all of its ids"
     return encoder(probe), f"measured on {what}"
 
 
-def _probe(encoder: nn.Module, dims: int | None) -> Tensor | None:
+def probe_conditions(encoder: nn.Module, dims: int | None) -> Tensor | None:
     """Conditions to measure an encoder on, or None. Random ones have a generator of their own."""
     first = next((m for m in encoder.modules() if next(m.children(), None) is None), None)
     if isinstance(first, nn.Embedding):

@@ -20,7 +20,13 @@ from weightloom.errors import (
 from weightloom.hyper.adapters import Adapter, adapter_of, check_writes_changes
 from weightloom.hyper.bound import Binding, Layout, Owners
 from weightloom.hyper.bound.sharded import refuse_parts
-from weightloom.hyper.building import choose_dims, choose_head, choose_width, initialise_head
+from weightloom.hyper.building import (
+    choose_dims,
+    choose_head,
+    choose_scaling,
+    choose_width,
+    initialise_head,
+)
 from weightloom.hyper.calling import added, condition_of, in_type_of, meant_bind
 from weightloom.hyper.encoders import (
     Condition,
@@ -62,11 +68,15 @@ class HyperNetwork(nn.Module):
     primary are generated. The others are learned directly, or stay as they are with
     ``freeze_rest=True``. The primary is copied, never changed.
 
-    ``init`` (default "hyperfan_in") sets the scale at which training starts. It needs the second
-    moment of the encoder's features: pass ``feature_moment`` if you know it, or ``calibration`` (a
-    batch of conditions) to measure it. Without either it is measured on standard normal conditions
-    if the encoder begins with a Linear layer. `initialisation` says what was used. A `DeltaHead`
-    starts at the given primary, so it takes no ``init``.
+    ``init`` (default "mup") says where training starts and how far its steps go. With "mup" weights
+    are a learned constant, which starts as the given primary's own weights, plus a part for each
+    condition, and one learning rate serves any number of features: they are normalised for each
+    condition. Features whose length matters (no encoder, fewer than 8 features, an encoder without
+    biases) are divided by one number instead. That number, and the other starts ("hyperfan_in" and
+    more), need the second moment of the features: pass ``feature_moment`` if you know it, or
+    ``calibration`` (a batch of conditions) to measure it. Without either it is measured on standard
+    normal conditions if the encoder begins with a Linear layer. `initialisation` says what was
+    used. A `DeltaHead` starts at the given primary, so it takes no other ``init``.
 
     >>> import weightloom as wl
     >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
@@ -117,8 +127,11 @@ class HyperNetwork(nn.Module):
         self.initial_features = feature_statistics(
             self.encoder, self._dims, calibration, feature_moment
         )
+        self.scaling = choose_scaling(
+            self.head, self.encoder, self._dims, init, calibration, self.initial_features
+        )
         self.initialisation = initialise_head(
-            self.head, primary, self.encoder, values, init, self.initial_features
+            self.head, primary, self.encoder, values, init, self.initial_features, self.scaling
         )
         self.to(device=device, dtype=dtype)
 
@@ -210,7 +223,11 @@ class HyperNetwork(nn.Module):
         """What the head writes: weights, or changes of the primary's own weights."""
         if self._bases:
             features = in_type_of(features, self.head)
-        return self.head.generate(features)
+        return self.head.generate(self.scaled(features))
+
+    def scaled(self, features: Tensor) -> Tensor:
+        """The encoder's features as the head is given them: of the size that ``init`` asks for."""
+        return features if self.scaling is None else self.scaling(features)
 
     def generated(self, features: Tensor) -> dict[str, Generated]:
         """The weights for features [b, k], in the form that the head has them in."""

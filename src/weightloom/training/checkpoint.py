@@ -18,11 +18,11 @@ from torch import Tensor
 
 from weightloom.errors import CheckpointError
 from weightloom.files import atomic_write, read_safetensors
-from weightloom.training.members import Member, label
+from weightloom.training.members import Member
 from weightloom.training.partition import shapes
 from weightloom.training.settings import Settings
 
-__all__ = ["Snapshot", "describe", "read", "write"]
+__all__ = ["Snapshot", "describe", "digest", "ends", "read", "write"]
 
 FORMAT = 1
 KEY = "weightloom.training"
@@ -49,8 +49,8 @@ def describe(members: Sequence[Member], settings: Settings) -> dict[str, Any]:
                 "name": member.name,
                 "seed": member.seed,
                 "learning_rate": member.learning_rate,
-                "architecture": _digest(repr(shapes(member)[:2])),
-                "data": _digest(repr(shapes(member)[2:]), *_samples(member)),
+                "architecture": digest(repr(shapes(member)[:2])),
+                "data": digest(repr(shapes(member)[2:]), *_samples(member)),
             }
             for member in members
         ],
@@ -60,16 +60,18 @@ def describe(members: Sequence[Member], settings: Settings) -> dict[str, Any]:
 def _samples(member: Member) -> list[bytes]:
     rows = []
     for _, split in sorted({"train": member.train, **member.held_out}.items()):
-        rows += [_bytes(row) for column in split.columns for row in (column[0], column[-1])]
+        rows += [ends(column) for column in split.columns]
     return rows
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+def ends(column: Tensor) -> bytes:
+    """Its first and its last row."""
+    flat = torch.stack([column[0], column[-1]]).detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def _digest(*parts: str | bytes) -> str:
+def digest(*parts: str | bytes) -> str:
+    """A short string that differs where the parts differ."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -108,8 +110,11 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return separate
 
 
-def read(path: Path, belongs: Mapping[str, Any], members: Sequence[Member]) -> Snapshot | None:
-    """The snapshot that the same run saved at ``path``; None if there is none."""
+def read(path: Path, belongs: Mapping[str, Any], labels: Sequence[str]) -> Snapshot | None:
+    """The snapshot that the same run saved at ``path``; None if there is none.
+
+    ``labels`` are the members' names in messages.
+    """
     from safetensors import SafetensorError
 
     if not path.exists():
@@ -126,7 +131,7 @@ def read(path: Path, belongs: Mapping[str, Any], members: Sequence[Member]) -> S
             f"{path} was written in format {about['format']}, this version of weightloom reads "
             f"{FORMAT}; finish that run with the version that began it, or remove the file"
         )
-    differences = _differences(about["belongs"], json.loads(json.dumps(belongs)), members)
+    differences = _differences(about["belongs"], json.loads(json.dumps(belongs)), labels)
     if differences:
         raise CheckpointError(
             f"{path} is the checkpoint of another run: {'; '.join(differences)}. Give this run a "
@@ -136,7 +141,7 @@ def read(path: Path, belongs: Mapping[str, Any], members: Sequence[Member]) -> S
 
 
 def _differences(
-    saved: Mapping[str, Any], wanted: Mapping[str, Any], members: Sequence[Member]
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], labels: Sequence[str]
 ) -> list[str]:
     differences = [
         f"{name} is {saved['settings'].get(name)!r} there, {value!r} here"
@@ -150,11 +155,10 @@ def _differences(
         ]
     for number, (old, new) in enumerate(zip(saved["members"], wanted["members"], strict=True)):
         for key, value in new.items():
-            if old[key] == value:
+            if old.get(key) == value:
                 continue
-            values = f" ({old[key]!r} there, {value!r} here)"
-            who = label(members[number], number)
+            values = f" ({old.get(key)!r} there, {value!r} here)"
             differences.append(
-                f"{who} has another {key}{'' if key in ('architecture', 'data') else values}"
+                f"{labels[number]} has another {key}{'' if key in ('architecture', 'data') else values}"
             )
     return differences[:8]

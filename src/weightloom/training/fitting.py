@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_map
 
 from weightloom.errors import ShapeError, TrainingError
 from weightloom.hyper.rows.functional import modes_restored
-from weightloom.training.arguments import Loss, MakeOptimiser, checked_loss, optimiser_of
 from weightloom.training.batches import mixed
+from weightloom.training.choices import Loss, MakeOptimiser, checked_loss, optimiser_of
 from weightloom.training.divergence import locate, unguarded
 from weightloom.training.feeding import Feed, Pair, feed, held_back
 from weightloom.training.history import Best, DivergedError, FitHistory

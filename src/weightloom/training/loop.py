@@ -17,7 +17,7 @@ from weightloom.training import checkpoint as files
 from weightloom.training.choices import OBJECTIVES
 from weightloom.training.divergence import unguarded
 from weightloom.training.engine import TrainingEngine
-from weightloom.training.members import Member, Report, TrainingRecord, check_members
+from weightloom.training.members import Member, Report, TrainingRecord, check_members, label
 from weightloom.training.partition import partition
 from weightloom.training.place import make_fabric, own_random_state, placed, true_dtype
 from weightloom.training.settings import Settings
@@ -124,7 +124,8 @@ class _TrainingSession:
     def _resume(self) -> files.Snapshot | None:
         """Start from the beginning, or from the checkpoint."""
         self.belongs = files.describe(self.members, self.settings)
-        saved = None if self.path is None else files.read(self.path, self.belongs, self.members)
+        labels = [label(member, number) for number, member in enumerate(self.members)]
+        saved = None if self.path is None else files.read(self.path, self.belongs, labels)
         if saved is None:
             self.records = [TrainingRecord() for _ in self.members]
             objective = OBJECTIVES[self.settings.objective]

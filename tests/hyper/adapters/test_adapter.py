@@ -172,7 +172,7 @@ def test_alpha_is_in_the_adapter_and_not_twice_in_the_change(alpha):
     condition = torch.randn(5)
     adapter = hyper.adapter(condition)
     assert adapter.alpha == (alpha or 2.0)
-    generated = hyper.head.generate(condition[None])
+    generated = hyper.head.generate(hyper.scaled(condition[None]))
     for name, change in adapter.weights().items():
         close(change, generated[name].dense()[0].detach())
 

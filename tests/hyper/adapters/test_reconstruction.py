@@ -62,7 +62,7 @@ def test_the_loss_against_dense_changes(name):
     adapters = [other.adapter(condition) for condition in conditions]
     rows = torch.tensor([0, 2])
     losses = _losses(hyper, conditions, _targets(hyper, adapters), rows)
-    generated = hyper.head.generate(conditions)
+    generated = hyper.head.generate(hyper.scaled(conditions))
     for got, parameter in zip(losses, hyper.spec, strict=True):
         layer = parameter.rpartition(".")[0]
         want = torch.stack([adapter[layer].change() for adapter in adapters])

@@ -109,7 +109,7 @@ def _inner(left: Tensor, right: Tensor, left2: Tensor, right2: Tensor) -> Tensor
 
 def _generate(hyper: HyperNetwork, conditions: Any, rows: Tensor) -> dict[str, Factored]:
     features, _ = hyper._encode(tree_map(lambda leaf: leaf[rows], conditions))
-    return {n: _factored(n, v) for n, v in hyper.head.generate(features).items()}
+    return {n: _factored(n, v) for n, v in hyper.head.generate(hyper.scaled(features)).items()}
 
 
 def _factored(name: str, value: Generated) -> Factored:

@@ -8,16 +8,20 @@ deep networks with "primary" or "default" get the one about vanishing gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weightloom.hyper.diagnosis.report import Diagnosis, LayerRow, number, percent
 
-__all__ = ["advise"]
+__all__ = ["DEAD", "FEW", "HARDLY", "advise", "is_default"]
 
 SCALE = 30.0
 """factor by which outputs may exceed the larger of 1 and the input's scale, or fall below both"""
-DEPTH = 1e4
-"""factor by which gradients of outputs may differ between the first and the last layer"""
+DEPTH, PER_LAYER, SHALLOW = 1e4, 5.0, 100.0
+"""factors by which the norm of gradients of outputs may differ between the first and the last
+layer: in any network, for each layer, and in shallow networks. A SIREN of four layers that starts
+with init="hyperfan_in" has 5,700; by itself 1"""
+OWN = 10.0
+"""factor by which scales may differ from those of the primary by itself, where that is the start"""
 PARTS = 1e3
 """factor by which relative gradients may differ between head and encoder"""
 HARDLY = 0.01
@@ -48,6 +52,11 @@ def advise(diagnosis: Diagnosis) -> list[str]:
     return [text for text in (check(diagnosis) for check in checks) if text is not None]
 
 
+def is_default(diagnosis: Diagnosis) -> bool:
+    """Whether training starts from the primary's own weights: init="mup" or a relative head."""
+    return diagnosis.initialisation.startswith(("mup", "delta"))
+
+
 # -- not finite ----------------------------------------------------------------------------------
 
 
@@ -66,14 +75,15 @@ def _cure(cause: str) -> str:
         return "Clean the data: look for missing values and divisions by a zero deviation"
     if cause.startswith("parameter"):
         return (
-            "Training has diverged: go back to an earlier checkpoint or start again with "
-            "init='hyperfan_in', a lower learning rate and torch.nn.utils.clip_grad_norm_"
+            "Training has diverged: go back to an earlier checkpoint or start again with the "
+            "default start (leave init out), a lower learning rate and "
+            "torch.nn.utils.clip_grad_norm_"
         )
     if cause == "the loss":
         return "The network's output is finite, so look into loss: a logarithm or division by zero"
     return (
         "The parameters are finite, so numbers overflow on the way: normalise the condition and "
-        "the input, start with init='hyperfan_in', lower the learning rate"
+        "the input, leave init out (the default start), lower the learning rate"
     )
 
 
@@ -82,7 +92,15 @@ def _cure(cause: str) -> str:
 
 def _exploding(diagnosis: Diagnosis) -> str | None:
     limit = SCALE * max(1.0, diagnosis.input_rms or 1.0)
-    row = next((row for row in diagnosis.rows if (row.output_rms or 0.0) > limit), None)
+    own = _own(diagnosis, "output_rms")
+    row = next(
+        (
+            row
+            for row in diagnosis.rows
+            if (row.output_rms or 0.0) > max(limit, OWN * own.get(row.layer, 0.0))
+        ),
+        None,
+    )
     if row is None:
         return None
     last = _with_output(diagnosis)[-1]
@@ -94,12 +112,19 @@ def _exploding(diagnosis: Diagnosis) -> str | None:
 
 
 def _vanishing(diagnosis: Diagnosis) -> str | None:
-    """Without the last layer: a trained network may well return small numbers."""
+    """Without the last layer: a trained network may well return small numbers.
+
+    Scales must stay small up to there: branches beside residual connections may be small.
+    """
     limit = min(1.0, diagnosis.input_rms or 1.0) / SCALE
-    rows = _with_output(diagnosis)[:-1]
-    row = next((row for row in rows if (row.output_rms or 0.0) < limit), None)
-    if row is None:
+    own = _own(diagnosis, "output_rms")
+    small = [
+        (row.output_rms or 0.0) < min(limit, own.get(row.layer, math.inf) / OWN)
+        for row in _with_output(diagnosis)[:-1]
+    ]
+    if not small or not small[-1]:
         return None
+    row = _with_output(diagnosis)[small.index(True)]
     return (
         f"activations vanish with depth: rms {number(diagnosis.input_rms)} at the input, "
         f"{number(row.output_rms)} after layer {row.layer!r}. {_rescale(diagnosis)}"
@@ -109,11 +134,25 @@ def _vanishing(diagnosis: Diagnosis) -> str | None:
 def _rescale(diagnosis: Diagnosis) -> str:
     if diagnosis.initialisation.startswith("hyperfan_in"):
         return (
-            "init='hyperfan_in' keeps the scale at the start if it knows the features: pass "
-            "calibration= a batch of conditions; if this is after training, lower the learning "
-            "rate or put norm layers into the primary"
+            "Leave init out (the default start does not depend on the features' scale), or pass "
+            "calibration= a batch of conditions to init='hyperfan_in'; if this is after training, "
+            "lower the learning rate or put norm layers into the primary"
         )
-    return "Start with init='hyperfan_in', which keeps their scale, or put in norm layers"
+    if is_default(diagnosis):
+        return (
+            "The primary by itself does not do so: the written change is too large. Lower the "
+            "learning rate"
+        )
+    return (
+        "Leave init out (the default start), which begins at the primary's own scale, or put in "
+        "norm layers"
+    )
+
+
+def _own(diagnosis: Diagnosis, name: str) -> dict[str, float]:
+    """A number of each layer of the primary by itself; empty where that is not the start."""
+    known = {row.layer: getattr(row, name) for row in diagnosis.alone}
+    return {layer: value for layer, value in known.items() if value is not None}
 
 
 def _with_output(diagnosis: Diagnosis) -> list[LayerRow]:
@@ -128,18 +167,24 @@ def _independent(diagnosis: Diagnosis) -> str | None:
     if not rows:
         return None
     if all(row.effective_rank == 0.0 for row in rows):
+        if is_default(diagnosis) and _inputs_differ(diagnosis):
+            return None  # a DeltaHead starts there; whether it stays there, training steps show
         return f"all conditions get the same weights: {_same_weights(diagnosis)}"
     total = sum(row.size for row in rows)
     share = sum(row.size * (row.dependence or 0.0) for row in rows) / total
-    if share >= HARDLY:
-        return None
+    if share >= HARDLY or is_default(diagnosis) or diagnosis.steps is not None:
+        return None  # some starts are near the primary on purpose; steps show whether it stays so
     return (
         f"the weights hardly depend on the condition: {percent(share)} of their mean square "
         f"changes with it. init='primary' starts like this on purpose (and so do norm, attention "
         f"and recurrent layers under any init); if outputs ignore the condition after training, "
-        f"use init='hyperfan_in' with calibration= a batch of conditions, normalise the "
-        f"conditions, or give the head a higher learning rate"
+        f"leave init out (the default start), normalise the conditions, or give the head a higher "
+        f"learning rate"
     )
+
+
+def _inputs_differ(diagnosis: Diagnosis) -> bool:
+    return diagnosis.condition_rank != 0.0 and diagnosis.features.effective_rank != 0.0
 
 
 def _same_weights(diagnosis: Diagnosis) -> str:
@@ -150,32 +195,51 @@ def _same_weights(diagnosis: Diagnosis) -> str:
             "the encoder returns the same features for different conditions; look for dead "
             "activations or a constant in it, and normalise the conditions"
         )
-    if diagnosis.initialisation.startswith("delta"):
-        return (
-            "a DeltaHead starts there, and the encoder gets its first gradient in the second step; "
-            "if it is still so after training, raise the head's learning rate"
-        )
-    return "the head ignores the features; initialise it again with init='hyperfan_in'"
+    return "the head ignores the features; build it again and leave init out (the default start)"
 
 
 # -- gradients -----------------------------------------------------------------------------------
 
 
 def _gradients_over_depth(diagnosis: Diagnosis) -> str | None:
-    rows = [row for row in diagnosis.rows if row.output_grad_rms]
-    if len(rows) < 2:
+    ends = _gradient_ends(diagnosis.rows)
+    if ends is None:
         return None
-    first, last = rows[0], rows[-1]
-    ratio = (first.output_grad_rms or 0.0) / (last.output_grad_rms or 1.0)
-    if 1.0 / DEPTH <= ratio <= DEPTH:
+    first, last, ratio, layers = ends
+    limit = min(DEPTH, max(SHALLOW, PER_LAYER**layers))
+    if 1.0 / limit <= ratio <= limit:
         return None
+    own = _gradient_ends(diagnosis.alone)
+    if own is not None and 1.0 / OWN <= ratio / own[2] <= OWN:
+        return None  # so does the primary by itself, which is where training starts
     verb = "explode" if ratio > 1.0 else "vanish"
     return (
         f"gradients {verb} on the way back: rms {number(last.output_grad_rms)} at layer "
-        f"{last.layer!r}, {number(first.output_grad_rms)} at {first.layer!r}. Start with "
-        f"init='hyperfan_out', which keeps their scale, or give the primary norm layers or "
-        f"residual connections"
+        f"{last.layer!r}, {number(first.output_grad_rms)} at {first.layer!r}. {_remedy(diagnosis)}"
     )
+
+
+def _remedy(diagnosis: Diagnosis) -> str:
+    if is_default(diagnosis):
+        return "The primary by itself does not do so: lower the learning rate"
+    return (
+        "Leave init out (the default start begins with the primary's own weights, which a SIREN "
+        "needs), or start with init='hyperfan_out', or give the primary norm layers or residual "
+        "connections"
+    )
+
+
+def _gradient_ends(rows: Sequence[LayerRow]) -> tuple[LayerRow, LayerRow, float, int] | None:
+    """First and last layer with a gradient, the ratio of their norms, and the steps between.
+
+    Norms, not rms: a layer with one output has fewer numbers than a wide one, not less gradient.
+    """
+    known = [row for row in rows if row.output_grad_norm]
+    if len(known) < 2:
+        return None
+    first, last = known[0], known[-1]
+    ratio = (first.output_grad_norm or 0.0) / (last.output_grad_norm or 1.0)
+    return first, last, ratio, len(known) - 1
 
 
 def _no_gradient(diagnosis: Diagnosis) -> str | None:
@@ -191,7 +255,7 @@ def _no_gradient(diagnosis: Diagnosis) -> str | None:
     return (
         f"no gradient reaches layer {', '.join(map(repr, silent))}: the layer is not used, or the "
         f"activations behind it are dead for every input. Leave it out of generate=, use "
-        f"activations that do not die (GELU, LeakyReLU), or start with init='hyperfan_in'"
+        f"activations that do not die (GELU, LeakyReLU), or leave init out (the default start)"
     )
 
 
@@ -200,7 +264,9 @@ def _head_against_encoder(diagnosis: Diagnosis) -> str | None:
     if head is None or encoder is None or (head == 0.0 and encoder == 0.0):
         return None
     if all(row.effective_rank == 0.0 for row in diagnosis.rows if row.size):
-        return None  # `_independent` has warned: such weights pass no gradient on to the features
+        return (
+            None  # such weights pass no gradient on to the features; `_independent` looks at them
+        )
     ratio = math.inf if encoder == 0.0 else head / encoder
     if 1.0 / PARTS <= ratio <= PARTS:
         return None
@@ -208,8 +274,8 @@ def _head_against_encoder(diagnosis: Diagnosis) -> str | None:
     return (
         f"the gradient of the {large} is far larger than that of the {small} (relative to their "
         f"parameters: head {number(head)}, encoder {number(encoder)}), so with one learning rate "
-        f"the {small} hardly moves. Use Adam or a learning rate for each, and init='hyperfan_in' "
-        f"with calibration= a batch of conditions"
+        f"the {small} hardly moves. Use Adam or a learning rate for each, and leave init out (the "
+        f"default start)"
     )
 
 
@@ -220,12 +286,14 @@ def _feature_scale(diagnosis: Diagnosis) -> str | None:
     measured, wanted = diagnosis.features.second_moment, diagnosis.features.initialised_for
     if wanted is None or wanted / MOMENT <= measured <= wanted * MOMENT:
         return None
+    if is_default(diagnosis):
+        return None
     return (
         f"the features' second moment is {number(measured)}, but the head was initialised for "
         f"{number(wanted)}, so generated weights are off by a factor of "
-        f"{number(math.sqrt(measured / wanted))}. Before training, pass calibration= a batch of "
-        f"conditions to HyperNetwork or normalise the conditions; after it, put a norm layer at "
-        f"the end of the encoder"
+        f"{number(math.sqrt(measured / wanted))}. Before training, leave init out (the default "
+        f"start), pass calibration= a batch of conditions to HyperNetwork or normalise the "
+        f"conditions; after it, put a norm layer at the end of the encoder"
     )
 
 

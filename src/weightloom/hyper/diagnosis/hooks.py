@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ __all__ = [
     "dependence",
     "finite",
     "is_float",
+    "one_number",
     "participation",
     "pick",
     "rms",
@@ -64,6 +65,11 @@ def rms(tensors: Iterable[Tensor]) -> float | None:
         total += tensor.detach().double().square().sum().item()
         count += tensor.numel()
     return math.sqrt(total / count) if count else None
+
+
+def _norm(tensors: Sequence[Tensor]) -> float | None:
+    root = rms(tensors)
+    return None if root is None else root * math.sqrt(sum(t.numel() for t in tensors))
 
 
 def dependence(written: Tensor) -> ConditionDependence:
@@ -171,10 +177,10 @@ class MeasuredRun:
         try:
             if single:
                 args, kwargs = tree_map(unshare, inputs)
-                return _one_number(loss(self._call(0, args, kwargs)))
+                return one_number(loss(self._call(0, args, kwargs)))
             rows = len(next(iter(self.weights.values())))
             outputs = [self._call(i, *pick(inputs, i)) for i in range(rows)]
-            return _one_number(loss(stacked(outputs)))
+            return one_number(loss(stacked(outputs)))
         except Exception:
             if all(finite(weight) for weight in self.weights.values()):
                 raise
@@ -227,6 +233,7 @@ def _row(layer: MeasuredLayer, gradients: Gradients) -> LayerRow:
         flat = [tensor.detach().flatten(1) for tensor in layer.generated.values()]
         written = torch.cat(flat, dim=1).double()
         measured, size = dependence(written), written.shape[1]
+    slopes = [gradients[tensor] for tensor in layer.outputs if tensor in gradients]
     return LayerRow(
         layer=layer.name or "primary",
         kind=layer.kind,
@@ -236,12 +243,13 @@ def _row(layer: MeasuredLayer, gradients: Gradients) -> LayerRow:
         output_rms=rms(layer.outputs),
         weight_grad_rms=rms(gradients[t] for t in weights if t in gradients),
         bias_grad_rms=rms(gradients[t] for t in biases if t in gradients),
-        output_grad_rms=rms(gradients[t] for t in layer.outputs if t in gradients),
+        output_grad_rms=rms(slopes),
         between=measured.between,
         within=measured.within,
         dependence=measured.share,
         effective_rank=measured.rank,
         non_finite=sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors.values()),
+        output_grad_norm=_norm(slopes),
     )
 
 
@@ -251,7 +259,7 @@ def pick(inputs: Inputs, i: int) -> Inputs:
     return picked[0], picked[1]
 
 
-def _one_number(value: Any) -> Tensor:
+def one_number(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
         shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
         raise ShapeError(

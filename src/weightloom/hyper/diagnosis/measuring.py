@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,10 @@ from weightloom.hyper.diagnosis.hooks import (
     participation,
     rms,
 )
+from weightloom.hyper.diagnosis.optimisers import OptimiserChoice
 from weightloom.hyper.diagnosis.report import Diagnosis, FeatureSummary, LayerRow
+from weightloom.hyper.diagnosis.step_advice import advise_steps
+from weightloom.hyper.diagnosis.steps import run_steps
 from weightloom.hyper.hypernetwork import HyperNetwork
 
 __all__ = ["diagnose"]
@@ -39,38 +42,62 @@ def diagnose(
     x: Any,
     condition: Tensor,
     *args: Any,
-    loss: Loss | None = None,
+    target: Any = None,
+    loss: Callable[..., Tensor] | None = None,
+    optimiser: OptimiserChoice | None = None,
+    optimizer: OptimiserChoice | None = None,
+    steps: int = 5,
     limit: int = 16,
     **kwargs: Any,
 ) -> Diagnosis:
     """Measure ``hyper(x, condition, ...)``: scales, gradients, dependence on the condition.
 
-    Gradients are those of ``loss(output)``, which returns one number. The default loss is half the
+    Gradients are those of ``loss(output)``, which returns one number, or ``loss(output, target)``
+    if a ``target`` is given. The default loss is the mean square error, without a target half the
     mean square of the output. ``condition`` is [b, *c] with one row of x each, or a single
-    condition, for which dependence is unknown. Without a loss only the first ``limit`` conditions
-    are used; with a loss all of them, because it may hold one target for each.
+    condition, for which dependence is unknown. Without a loss or target only the first ``limit``
+    conditions are used; else all of them.
 
-    The model is not changed: gradients, mode, running statistics and random state stay as they
-    are. It runs in its current mode, training or evaluation.
+    With an ``optimiser`` (or ``optimizer``) a copy of the model is trained for a few ``steps`` on
+    this batch: do they move outputs too far, or not at all? It is an instance over
+    ``hyper.parameters()``, a function from parameters to one, or a pair such as ("adam", 1e-3).
+    Beside it one of the written networks is trained by itself: the yardstick.
+
+    The model is not changed: parameters, gradients, mode, running statistics, random state and the
+    optimiser stay as they are. It runs in its current mode, training or evaluation.
 
     >>> import weightloom as wl
     >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
-    >>> diagnosis = diagnose(hyper, torch.randn(4, 100, 2), torch.randn(4, 5))
-    >>> [row.layer for row in diagnosis.rows]
-    ['0', '2']
+    >>> x, condition, y = torch.randn(4, 100, 2), torch.randn(4, 5), torch.randn(4, 100, 1)
+    >>> diagnosis = diagnose(hyper, x, condition, target=y, optimiser=("adam", 1e-3), steps=3)
+    >>> [row.layer for row in diagnosis.rows], len(diagnosis.steps.rows)
+    (['0', '2'], 4)
     """
-    if limit < 1:
-        raise ShapeError(f"limit={limit} was given; at least 1 condition is needed")
+    _check_numbers(limit, steps)
+    chosen = _one_optimiser(optimiser, optimizer)
+    if chosen is not None and target is None and loss is None:
+        raise ShapeError(
+            "optimiser= runs training steps, which need the loss of your training; pass target=, "
+            "or loss= a function of the output that returns one number"
+        )
     with torch.inference_mode(False), torch.enable_grad(), _untouched(hyper):
         inputs = tree_map(_detached, ((x, *args), kwargs))
-        condition = _detached(condition)
+        condition, target = tree_map(_detached, (condition, target))
+        objective = _objective(loss, target)
         features, single = hyper._encode(condition)
         if not single:
             _check_rows(inputs, features.shape[0])
-            if loss is None:
-                features, condition, inputs = _first((features, condition, inputs), limit)
-        diagnosis = _measure(hyper, condition, features, inputs, single, loss or _half_mean_square)
-    diagnosis.warnings = advise(diagnosis)
+        report = None
+        if chosen is not None:
+            with torch.random.fork_rng():
+                report = run_steps(
+                    hyper, condition, inputs, target, objective, chosen, steps, limit
+                )
+        if not single and loss is None and target is None:
+            features, condition, inputs = _first((features, condition, inputs), limit)
+        diagnosis = _measure(hyper, condition, features, inputs, single, objective)
+        diagnosis.steps = report
+    diagnosis.warnings = [*advise(diagnosis), *advise_steps(diagnosis)]
     return diagnosis
 
 
@@ -88,6 +115,7 @@ def _measure(
     value = run.forward(inputs, single, loss)
     gradients = run.backward(value, [*hyper.encoder.parameters(), *hyper.head.parameters()])
     rows = run.rows(gradients)
+    alone = _alone(hyper, weights, inputs, single, loss)
     return Diagnosis(
         rows=rows,
         features=_features(features.detach(), _initialised_for(hyper)),
@@ -99,7 +127,29 @@ def _measure(
         head_grad=_relative(hyper.head, gradients),
         initialisation=hyper.initialisation,
         non_finite=_non_finite(hyper, condition, features, inputs, rows, value),
+        alone=alone,
     )
+
+
+def _alone(
+    hyper: HyperNetwork, weights: dict[str, Tensor], inputs: Inputs, single: bool, loss: Loss
+) -> list[LayerRow]:
+    """The same measurement of the primary by itself, for starts that are meant to be like it.
+
+    A transformer's own scales are its author's choice. Of init="mup" the mean over the conditions
+    is taken: it starts as the primary plus a part that depends on the condition.
+    """
+    own = {name: value for name, value in hyper._own_values().items() if value is not None}
+    if hyper.initialisation.startswith("mup"):
+        own = {name: value.mean(0) for name, value in weights.items()}
+    if len(own) < len(hyper.spec):
+        return []
+    repeated = {
+        name: own[name].detach().expand_as(value).clone().requires_grad_()
+        for name, value in weights.items()
+    }
+    run = MeasuredRun(hyper.primary, hyper.spec, repeated)
+    return run.rows(run.backward(run.forward(inputs, single, loss), []))
 
 
 def _initialised_for(hyper: HyperNetwork) -> float | None:
@@ -163,6 +213,46 @@ def _bad_parameters(part: str, module: nn.Module) -> list[str]:
 
 
 # -- arguments -----------------------------------------------------------------------------------
+
+
+def _check_numbers(limit: int, steps: int) -> None:
+    if limit < 1:
+        raise ShapeError(f"limit={limit} was given; at least 1 condition is needed")
+    if steps < 1:
+        raise ShapeError(f"steps={steps} was given; at least 1 step is needed")
+
+
+def _one_optimiser(
+    first: OptimiserChoice | None, second: OptimiserChoice | None
+) -> OptimiserChoice | None:
+    if first is not None and second is not None:
+        raise ShapeError("optimiser= and optimizer= were both given; they mean the same, pass one")
+    return second if first is None else first
+
+
+def _objective(loss: Callable[..., Tensor] | None, target: Any) -> Loss:
+    """A function of the output alone."""
+    if target is None:
+        return loss or _half_mean_square
+    if loss is not None:
+        return lambda output: loss(output, target)
+    return lambda output: _mean_square_error(output, target)
+
+
+def _mean_square_error(output: Any, target: Any) -> Tensor:
+    same = isinstance(output, Tensor) and isinstance(target, Tensor)
+    if not same or output.shape != target.shape or not target.is_floating_point():
+        raise ShapeError(
+            f"the output is {_kind(output)} but target is {_kind(target)}; the mean square error "
+            f"needs two alike. Pass loss=, a function of output and target"
+        )
+    return (output - target).square().mean()
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
 
 
 def _half_mean_square(output: Any) -> Tensor:

@@ -13,10 +13,18 @@ from weightloom.errors import MissingDependencyError
 from weightloom.tables import aligned
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Diagnosis", "FeatureSummary", "LayerRow", "number", "percent"]
+__all__ = [
+    "Diagnosis",
+    "FeatureSummary",
+    "LayerRow",
+    "StepReport",
+    "StepRow",
+    "number",
+    "percent",
+    "rank_text",
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class LayerRow:
     conditions; from 1 to conditions - 1, and 0 if nothing varies"""
     non_finite: int
     """how many of its weights, over all conditions, are NaN or infinite"""
+    output_grad_norm: float | None = None
+    """norm of the gradient of all its outputs: comparable between layers of different width"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,54 @@ class FeatureSummary:
     """share of features that are zero for every condition"""
     effective_rank: float | None
     """participation ratio, centred over conditions; None for one condition"""
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """After ``step`` training steps; 0 is the start.
+
+    "Alone" is one of the networks that the hypernetwork wrote, as an ordinary network, trained by
+    the same optimiser on the same batch.
+    """
+
+    step: int
+    loss: float
+    alone_loss: float
+    change: float | None
+    """rms by which this step moved the outputs, over `StepReport.scale`; None at the start"""
+    alone_change: float | None
+    ratio: float | None
+    """``change`` over ``alone_change``"""
+    saturated: float | None
+    """share of outputs at an end of the last activation; None if that has no ends"""
+    wrong: float | None
+    """share of outputs that are there although their target is not; None without targets"""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A few training steps on a copy of the model."""
+
+    rows: list[StepRow]
+    optimiser: str
+    scale: float
+    """of the outputs: the larger of the targets' deviation and the rms error at the start; without
+    targets, the rms of the outputs at the start"""
+    last_activation: str | None
+    dependence_before: float | None
+    dependence: float | None
+    """share of the weights' mean square that changes with the condition, after the steps"""
+    dead_fraction: float
+    """share of features that are zero for every condition, after the steps"""
+    moved_statistics: list[str]
+    """frozen modules whose buffers changed"""
+    missing: list[str]
+    """parameters that require a gradient and are not in the optimiser"""
+    frozen_groups: list[str]
+    """groups of the optimiser in which everything is frozen: the first parameter of each"""
+    unexplained_alone: float | None
+    """error / variance of networks like the primary, each trained by itself on one condition (200
+    steps of Adam), median of four; None for what is not a small coordinate network"""
 
 
 @dataclass
@@ -89,9 +147,14 @@ class Diagnosis:
     """what is NaN or infinite, the likely cause first"""
     warnings: list[str] = field(default_factory=list)
     """in plain language, each with a remedy"""
+    alone: list[LayerRow] = field(default_factory=list)
+    """the primary by itself, where training starts from it (a DeltaHead, init="mup"); else empty"""
+    steps: StepReport | None = None
+    """training steps on a copy; None without optimiser="""
 
     def __str__(self) -> str:
         lines = [*_table(self.rows), _features_line(self), f"initialised: {self.initialisation}"]
+        lines += [] if self.steps is None else _step_table(self.steps)
         if not self.warnings:
             return "\n".join([*lines, "no warnings"])
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
@@ -104,6 +167,8 @@ class Diagnosis:
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """A matplotlib figure: scales, gradients and dependence on the condition, layer by layer.
 
+        With training steps, also the loss and how far each step moved the outputs.
+
         Saved to ``path`` if one is given. Scales are on logarithmic axes; crosses at the top mark
         what is not finite, crosses at the bottom what is exactly zero.
         """
@@ -114,9 +179,12 @@ class Diagnosis:
                 "plotting needs matplotlib, which is not installed; run "
                 "pip install 'weightloom[plot]'"
             ) from error
+        from weightloom.hyper.diagnosis.figure import draw
+
         width = min(max(7.0, 2.5 + 0.5 * len(self.rows)), 24.0)
-        figure = Figure(figsize=(width, 8.5), layout="constrained")
-        _draw(self, figure)
+        height = 8.5 if self.steps is None else 13.5
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(self, figure)
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -143,7 +211,7 @@ _COLUMNS = (
     ("d bias", lambda row: number(row.bias_grad_rms)),
     ("d outputs", lambda row: number(row.output_grad_rms)),
     ("depends", lambda row: percent(row.dependence)),
-    ("rank", lambda row: _rank_text(row.effective_rank)),
+    ("rank", lambda row: rank_text(row.effective_rank)),
 )
 
 
@@ -154,13 +222,34 @@ def _table(rows: Sequence[LayerRow]) -> list[str]:
     return [title, *aligned(cells, "llr")]
 
 
+_STEP_COLUMNS = (
+    ("step", lambda row: str(row.step)),
+    ("loss", lambda row: number(row.loss)),
+    ("alone", lambda row: number(row.alone_loss)),
+    ("change", lambda row: number(row.change)),
+    ("change alone", lambda row: number(row.alone_change)),
+    ("ratio", lambda row: number(row.ratio)),
+    ("saturated", lambda row: percent(row.saturated)),
+)
+
+
+def _step_table(report: StepReport) -> list[str]:
+    cells = [[title for title, _ in _STEP_COLUMNS]]
+    cells += [[show(row) for _, show in _STEP_COLUMNS] for row in report.rows]
+    title = (
+        f"steps on a copy ({report.optimiser}): loss, and how far each step moved the outputs "
+        f"(over {number(report.scale)}); alone: one written network, trained by itself"
+    )
+    return [title, *aligned(cells, "r")]
+
+
 def _features_line(diagnosis: Diagnosis) -> str:
     features = diagnosis.features
     expected = ""
     if features.initialised_for is not None:
         expected = f" (head initialised for {number(features.initialised_for)})"
     noun = "condition" if diagnosis.conditions == 1 else "conditions"
-    rank = _rank_text(features.effective_rank)
+    rank = rank_text(features.effective_rank)
     return (
         f"features: {features.count} for {diagnosis.conditions} {noun}, second moment "
         f"{number(features.second_moment)}{expected}, {percent(features.zero_fraction)} zero, "
@@ -182,100 +271,5 @@ def percent(value: float | None) -> str:
     return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
 
 
-def _rank_text(value: float | None) -> str:
+def rank_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-# -- the figure ----------------------------------------------------------------------------------
-
-# Colours that stay apart for colour-blind readers (Okabe and Ito), with a marker each for print.
-_BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
-
-
-def _draw(diagnosis: Diagnosis, figure: Figure) -> None:
-    """Three panels, one above the other: scales, gradients, dependence on the condition."""
-    scales, gradients, dependence = figure.subplots(3, 1, sharex=True)
-    rows = diagnosis.rows
-    _lines(scales, rows, {"weights": "weight_rms", "bias": "bias_rms", "outputs": "output_rms"})
-    if diagnosis.input_rms is not None and 0.0 < diagnosis.input_rms < math.inf:
-        scales.axhline(diagnosis.input_rms, color="0.6", ls=":", lw=1.2, label="input")
-    scales.set_ylabel("rms")
-    scales.set_title("Scale of generated weights and of what the layers return")
-    _lines(
-        gradients,
-        rows,
-        {"weights": "weight_grad_rms", "bias": "bias_grad_rms", "outputs": "output_grad_rms"},
-    )
-    gradients.set_ylabel("rms of gradient")
-    gradients.set_title(f"Gradient of the loss ({number(diagnosis.loss)})")
-    _bars(dependence, diagnosis)
-    figure.supxlabel(
-        "crosses: not finite (at the top) or exactly zero (at the bottom)", fontsize=8, color="0.4"
-    )
-    for axes in (scales, gradients):
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-
-
-def _lines(axes: Axes, rows: Sequence[LayerRow], fields: dict[str, str]) -> None:
-    """One line for each field; layers without that number are skipped."""
-    axes.set_yscale("log")
-    styles = zip(fields.items(), (_BLUE, _ORANGE, _GREEN), ("o", "s", "^"), strict=True)
-    for step, ((label, name), colour, marker) in enumerate(styles):
-        known = [(i, getattr(row, name)) for i, row in enumerate(rows)]
-        known = [(i, value) for i, value in known if value is not None]
-        usable = [value if 0.0 < value < math.inf else math.nan for _, value in known]
-        places = [i for i, _ in known]
-        axes.plot(places, usable, color=colour, marker=marker, label=label, lw=1.6, ms=5)
-        _crosses(axes, known, colour, step)
-    _decades(axes)
-    axes.grid(True, which="major", color="0.9")
-
-
-def _crosses(axes: Axes, known: list[tuple[int, float]], colour: str, step: int) -> None:
-    """Marks for what a logarithmic axis cannot show: not finite at the top, zero at the bottom.
-
-    ``step`` moves the series apart, so that none hides another.
-    """
-    for i, value in known:
-        if not 0.0 < value < math.inf:
-            height = 0.03 if value == 0.0 else 0.97
-            place = i + 0.1 * (step - 1)
-            where = axes.get_xaxis_transform()
-            axes.plot(place, height, "x", color=colour, transform=where, ms=8, mew=2)
-
-
-def _decades(axes: Axes) -> None:
-    """At least one decade on the axis, so that small differences look small."""
-    low, high = axes.get_ylim()
-    if 0.0 < low < high < 10.0 * low:
-        middle = math.sqrt(low * high)
-        axes.set_ylim(middle / math.sqrt(10.0), middle * math.sqrt(10.0))
-
-
-def _bars(axes: Axes, diagnosis: Diagnosis) -> None:
-    rows = diagnosis.rows
-    heights = [row.dependence if row.dependence is not None else 0.0 for row in rows]
-    finite = [height if math.isfinite(height) else 0.0 for height in heights]
-    axes.bar(range(len(rows)), finite, color=_BLUE, width=0.6)
-    for i, row in enumerate(rows):
-        if row.dependence is None:
-            label = "learned" if row.size == 0 else "one condition"
-        elif not math.isfinite(row.dependence):
-            label = "not finite"
-        else:
-            label = f"{percent(row.dependence)}\nrank {_rank_text(row.effective_rank)}"
-        if len(rows) <= 24:
-            axes.text(i, finite[i] + 0.02, label, ha="center", va="bottom", fontsize=8)
-    axes.set_ylim(0.0, 1.25)
-    axes.set_yticks([0.0, 0.5, 1.0], ["0%", "50%", "100%"])
-    axes.set_ylabel("share that depends")
-    noun = "condition" if diagnosis.conditions == 1 else "conditions"
-    axes.set_title(f"How much the weights depend on the condition ({diagnosis.conditions} {noun})")
-    slanted = len(rows) > 8 or max(len(row.layer) for row in rows) > 10
-    axes.set_xticks(
-        range(len(rows)),
-        [row.layer for row in rows],
-        rotation=45 if slanted else 0,
-        ha="right" if slanted else "center",
-    )
-    axes.set_xlabel("layer of the primary, in the order in which they run")

@@ -38,6 +38,7 @@ from weightloom.hyper.saving.folders import (
     read_tensors,
     stamp,
 )
+from weightloom.hyper.start import restored, stored
 
 if TYPE_CHECKING:
     from weightloom.hyper.hypernetwork import HyperNetwork
@@ -153,6 +154,7 @@ def _config(hyper: HyperNetwork, frozen: Mapping[str, Tensor]) -> dict[str, Any]
         "condition_dims": as_json(hyper._dims.given),
         "freeze_rest": bool(rest) and not any(rest),
         "initialisation": hyper.initialisation,
+        "scaling": stored(hyper.scaling),
         "initial_features": asdict(hyper.initial_features),
         "frozen": {name: [list(value.shape), digest(value)] for name, value in frozen.items()},
     }
@@ -173,7 +175,7 @@ def _built(
     head = head_from_json(place, config["head"]) if head is None else head
     # The values do not matter; only "ntk" changes the encoder and the head for good.
     init = "ntk" if config["initialisation"].startswith("ntk:") else "default"
-    return kind(
+    hyper = kind(
         primary,
         encoder,
         head,
@@ -183,6 +185,9 @@ def _built(
         freeze_rest=config["freeze_rest"],
         condition_dims=config["condition_dims"],
     )
+    like = next(hyper.head.parameters())
+    hyper.scaling = restored(config.get("scaling"), config["features"], like)
+    return hyper
 
 
 def _without_encoder(entries: Mapping[str, V]) -> dict[str, V]:

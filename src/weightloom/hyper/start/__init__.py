@@ -1,4 +1,4 @@
-"""Where training starts: the scale of generated weights, and the NTK parametrisation."""
+"""Where training starts, how far its steps go, and the NTK parametrisation."""
 
 from weightloom.hyper.start.initialisation import (
     INITS,
@@ -9,6 +9,16 @@ from weightloom.hyper.start.initialisation import (
     varying_share,
 )
 from weightloom.hyper.start.ntk import ScaledLinear, apply_ntk
+from weightloom.hyper.start.scaling import (
+    FixedScaling,
+    Normalisation,
+    Scaling,
+    mup_targets,
+    reach,
+    restored,
+    same_for_multiples,
+    stored,
+)
 
 __all__ = [
     # initialisation
@@ -19,6 +29,15 @@ __all__ = [
     # fans and gains of a network's layers
     "layer_gains",
     "LayerGains",
+    # features of the size at which generated weights move as ordinary ones do
+    "FixedScaling",
+    "Normalisation",
+    "Scaling",
+    "mup_targets",
+    "reach",
+    "restored",
+    "same_for_multiples",
+    "stored",
     # NTK parametrisation
     "apply_ntk",
     "ScaledLinear",

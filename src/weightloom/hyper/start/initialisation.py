@@ -44,7 +44,7 @@ __all__ = [
     "varying_share",
 ]
 
-INITS = ("hyperfan_in", "hyperfan_out", "primary", "ntk", "default")
+INITS = ("mup", "hyperfan_in", "hyperfan_out", "primary", "ntk", "default")
 
 
 # `primary`: the condition-dependent part has this fraction of the size of the constant part.

@@ -22,6 +22,7 @@ from weightloom.networks.activations.table import (
     TABLE,
     Cosine,
     Exponential,
+    Sine,
     Threshold,
     register,
     registered,
@@ -51,5 +52,6 @@ __all__ = [
     # Modules that torch does not have
     "Cosine",
     "Exponential",
+    "Sine",
     "Threshold",
 ]

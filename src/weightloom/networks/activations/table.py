@@ -24,6 +24,7 @@ __all__ = [
     "TABLE",
     "Cosine",
     "Exponential",
+    "Sine",
     "Threshold",
     "register",
     "registered",
@@ -59,6 +60,29 @@ class Exponential(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         return z.exp()
+
+
+class Sine(nn.Module):
+    """sin(omega z): the activation of a SIREN (Sitzmann et al. 2020), which has omega = 30.
+
+    >>> Sine(2.0)(torch.tensor([0.0, torch.pi / 4]))
+    tensor([0., 1.])
+    """
+
+    def __init__(self, omega: float = 1.0) -> None:
+        super().__init__()
+        if not 0.0 < omega < math.inf:
+            raise ConfigError(
+                f"omega={omega} was given; a sine needs a positive, finite frequency, such as 30.0"
+            )
+        self.omega = float(omega)
+
+    def forward(self, z: Tensor) -> Tensor:
+        # 1 z is z: no pass over the numbers for the plain sine.
+        return torch.sin(z if self.omega == 1.0 else self.omega * z)
+
+    def extra_repr(self) -> str:
+        return f"omega={self.omega:g}"
 
 
 # -- constants and settings -----------------------------------------------------------------------
@@ -119,6 +143,19 @@ def _elu(module: nn.ELU) -> Mapping[str, Any]:
 def _softplus(module: nn.Softplus) -> Mapping[str, Any]:
     unknown = {"derivative": None, "smoothness": math.nan}
     return {"kind": Kind.PERMUTE, "at_zero": math.log(2) / module.beta, **unknown}
+
+
+def _sine(module: Sine) -> Mapping[str, Any]:
+    omega = module.omega
+    if omega == 1.0:
+        return {"name": "sin", "function": torch.sin, "kind": Kind.SIGN}
+    return {
+        "kind": Kind.SIGN,
+        "lipschitz": omega,
+        "derivative": lambda t: omega * torch.cos(omega * t),
+        "smoothness": omega**2,
+        "gaussian": {"name": "sin", "frequency": omega},
+    }
 
 
 def _clamp(low: float, high: float) -> Pieces:
@@ -194,7 +231,7 @@ _ROWS = (
         smoothness=2 * math.sqrt(2 / (math.e * math.pi)), gaussian={"name": "erf"},
     ),
     Activation(
-        "sin", torch.sin, (), ("sin_",), kind=Kind.SIGN, lipschitz=1.0, bound=1.0,
+        "sin", torch.sin, (Sine,), ("sin_",), _sine, kind=Kind.SIGN, lipschitz=1.0, bound=1.0,
         derivative=torch.cos, smoothness=1.0, gaussian={"name": "sin"},
     ),
     Activation(

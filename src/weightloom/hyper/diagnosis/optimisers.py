@@ -1,0 +1,102 @@
+"""An optimiser for a copy of the model, made from what the user passes to `diagnose`.
+
+Three forms: an instance over the model's parameters, a callable that maps parameters to an
+optimiser, or a pair such as ("adam", 1e-3).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weightloom.errors import ShapeError
+
+__all__ = ["OptimiserChoice", "describe", "for_copy", "for_parameters"]
+
+OptimiserChoice = Optimizer | Callable[[list[Tensor]], Optimizer] | tuple[str, float]
+
+
+def for_copy(
+    choice: OptimiserChoice, model: nn.Module, head: nn.Module
+) -> tuple[nn.Module, Optimizer]:
+    """A copy of ``model`` and the optimiser over the copy's parameters, with its state.
+
+    Both are copied with one memo: that ties the copied optimiser to the copied parameters. Frozen
+    parameters are shared, so a large base takes no memory twice. They are new objects without a
+    gradient, which an optimiser skips.
+    """
+    memo: dict[int, Any] = {id(p): _shared(p) for p in model.parameters() if not p.requires_grad}
+    twin = copy.deepcopy(model, memo)
+    for parameter in twin.parameters():
+        parameter.grad = None
+    if not isinstance(choice, Optimizer):
+        return twin, for_parameters(choice, [p for p in twin.parameters() if p.requires_grad], head)
+    held = {id(p) for group in choice.param_groups for p in group["params"]}
+    if not any(id(p) in held for p in model.parameters()):
+        raise ShapeError(
+            "the optimiser holds none of this model's parameters; make it from hyper.parameters() "
+            "after the last change of the model"
+        )
+    return twin, copy.deepcopy(choice, memo)
+
+
+def for_parameters(
+    choice: OptimiserChoice, parameters: Sequence[Tensor], head: nn.Module
+) -> Optimizer:
+    """An optimiser of the same kind and settings over other parameters, without any state.
+
+    Of an instance with several groups, the settings are those of the group that has the head.
+    """
+    listed = list(parameters)
+    if isinstance(choice, Optimizer):
+        return _renewed(choice, listed, head)
+    made = _by_name(*choice)(listed) if isinstance(choice, tuple) else choice(listed)
+    if not isinstance(made, Optimizer):
+        raise ShapeError(
+            f"optimiser= returned {type(made).__name__}; it must return a torch.optim.Optimizer"
+        )
+    return made
+
+
+def describe(optimiser: Optimizer) -> str:
+    rates = sorted({float(group["lr"]) for group in optimiser.param_groups if "lr" in group})
+    name = type(optimiser).__name__
+    return f"{name}, learning rate {', '.join(f'{rate:.3g}' for rate in rates)}" if rates else name
+
+
+def _renewed(choice: Optimizer, parameters: list[Tensor], head: nn.Module) -> Optimizer:
+    wanted = {id(parameter) for parameter in head.parameters()}
+    groups = choice.param_groups
+    chosen = next((g for g in groups if any(id(p) in wanted for p in g["params"])), groups[0])
+    # copy.copy keeps whatever a class of the user's own has; only parameters and state are new.
+    renewed = copy.copy(choice)
+    renewed.state = defaultdict(dict)
+    renewed.param_groups = [{**chosen, "params": parameters}]
+    return renewed
+
+
+def _by_name(name: str, rate: float) -> Callable[[list[Tensor]], Optimizer]:
+    kinds = {
+        key.lower(): kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+    }
+    kind = kinds.get(str(name).lower())
+    if kind is None:
+        raise ShapeError(
+            f"optimiser=({name!r}, {rate}) is unknown; choose one of {', '.join(sorted(kinds))}, "
+            f"or pass an optimiser"
+        )
+    return lambda parameters: kind(parameters, lr=rate)  # type: ignore[call-arg]
+
+
+def _shared(parameter: nn.Parameter) -> Tensor:
+    if type(parameter) is not nn.Parameter:
+        return parameter  # quantised types carry state of their own
+    return nn.Parameter(parameter.detach(), requires_grad=False)
