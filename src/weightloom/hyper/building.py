@@ -27,6 +27,7 @@ from weightloom.hyper.start import (
     apply_ntk,
     check_init,
     init_targets,
+    multipliers,
     mup_targets,
     reach,
     same_for_multiples,
@@ -35,7 +36,14 @@ from weightloom.hyper.start import (
 from weightloom.hyper.start.scaling import FEWEST_NORMALISED
 from weightloom.networks import WeightSpec
 
-__all__ = ["choose_dims", "choose_head", "choose_scaling", "choose_width", "initialise_head"]
+__all__ = [
+    "choose_dims",
+    "choose_head",
+    "choose_multipliers",
+    "choose_scaling",
+    "choose_width",
+    "initialise_head",
+]
 
 DEFAULT_INIT = "mup"
 
@@ -94,6 +102,14 @@ def choose_scaling(
     return Normalisation(head.features, not head.relative or head.train_base, like)
 
 
+def choose_multipliers(head: Head, primary: nn.Module, init: str | None) -> dict[str, float]:
+    """By how much wide layers are slowed down with "mup"; a change of given weights is not."""
+    if (init or DEFAULT_INIT) != "mup" or head.relative:
+        return {}
+    spec: WeightSpec = head.spec  # type: ignore[assignment]
+    return multipliers(primary, spec)
+
+
 def initialise_head(
     head: Head,
     primary: nn.Module,
@@ -102,6 +118,7 @@ def initialise_head(
     init: str | None,
     known: FeatureStatistics,
     scaling: Scaling | None,
+    slowed: Mapping[str, float],
 ) -> str:
     """Initialise the head's parameters; return a description of how."""
     chosen = check_init(init or DEFAULT_INIT)
@@ -117,7 +134,7 @@ def initialise_head(
         apply_ntk(primary, encoder, head)
         return "ntk: standard normal parameters, scales in the forward pass"
     if chosen == "mup":
-        head.initialise(mup_targets(primary, spec, values), moment)
+        head.initialise(mup_targets(primary, spec, values, slowed, head.features), moment)
         return f"mup: own weights and a part for each condition; {_scaled(scaling, known)}"
     share = varying_share(primary, spec, chosen, known.spread * head.degree)
     head.initialise(init_targets(primary, spec, values, chosen, share), moment)

@@ -23,6 +23,7 @@ from weightloom.hyper.bound.sharded import refuse_parts
 from weightloom.hyper.building import (
     choose_dims,
     choose_head,
+    choose_multipliers,
     choose_scaling,
     choose_width,
     initialise_head,
@@ -130,8 +131,16 @@ class HyperNetwork(nn.Module):
         self.scaling = choose_scaling(
             self.head, self.encoder, self._dims, init, calibration, self.initial_features
         )
+        self.multipliers = choose_multipliers(self.head, primary, init)
         self.initialisation = initialise_head(
-            self.head, primary, self.encoder, values, init, self.initial_features, self.scaling
+            self.head,
+            primary,
+            self.encoder,
+            values,
+            init,
+            self.initial_features,
+            self.scaling,
+            self.multipliers,
         )
         self.to(device=device, dtype=dtype)
 
@@ -223,7 +232,10 @@ class HyperNetwork(nn.Module):
         """What the head writes: weights, or changes of the primary's own weights."""
         if self._bases:
             features = in_type_of(features, self.head)
-        return self.head.generate(self.scaled(features))
+        generated = self.head.generate(self.scaled(features))
+        for name, factor in self.multipliers.items():
+            generated[name] = generated[name].times(factor)
+        return generated
 
     def scaled(self, features: Tensor) -> Tensor:
         """The encoder's features as the head is given them: of the size that ``init`` asks for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weightloom.errors import HeadError
 from weightloom.hyper.heads.adapter import AdapterHead
-from weightloom.hyper.heads.base import Head, InitTarget
+from weightloom.hyper.heads.base import Head, InitTarget, reach
 from weightloom.hyper.heads.chunked import ChunkedHead
 from weightloom.hyper.heads.composed import DeltaHead, PerLayerHead
 from weightloom.hyper.heads.full import FullHead
@@ -23,6 +23,7 @@ __all__ = [
     "AdapterHead",
     # by name
     "make_head",
+    "reach",
 ]
 
 _BY_NAME: dict[str, type[Head]] = {

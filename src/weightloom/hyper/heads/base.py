@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from weightloom.errors import HeadError
 from weightloom.hyper.rows import Generated
 from weightloom.networks import WeightSpec
 
-__all__ = ["Head", "InitTarget", "key", "like"]
+__all__ = ["Head", "InitTarget", "key", "like", "reach"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,19 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def zero(self, moment: float) -> None:
         """Generate exactly zero, but let gradients through."""
+
+
+# A batch of B different conditions moves the part of one condition by about reach / sqrt(B)
+# ordinary steps: 8 is right for 10 to 100 conditions, and was the best of 1, 2, 4, 8, 16 on emoji.
+LARGEST_REACH = 8.0
+
+
+def reach(features: int) -> float:
+    """The sum of the sizes of k features at which an Adam step has the right length.
+
+    Adam moves each of k numbers by the learning rate, and so their combination by reach times that.
+    """
+    return min(LARGEST_REACH, math.sqrt(features))
 
 
 def like(values: Mapping[str, Tensor]) -> dict[str, Any]:

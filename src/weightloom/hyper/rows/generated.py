@@ -98,6 +98,10 @@ class Generated(ABC):
     def shifted(self, base: Tensor) -> Generated:
         """The same with ``base`` [*shape] as the part that all conditions share."""
 
+    @abstractmethod
+    def times(self, factor: float) -> Generated:
+        """The same, multiplied by one number."""
+
 
 class Written(Generated):
     """A tensor that is already written."""
@@ -122,6 +126,9 @@ class Written(Generated):
 
     def shifted(self, base: Tensor) -> Written:
         return Written(self.dense() + base)
+
+    def times(self, factor: float) -> Written:
+        return Written(self.dense() * factor)
 
 
 class Expanded(Generated):
@@ -201,6 +208,10 @@ class Expanded(Generated):
     def shifted(self, base: Tensor) -> Expanded:
         return Expanded(self.features, self.table, base)
 
+    def times(self, factor: float) -> Expanded:
+        offset = None if self.offset is None else self.offset * factor
+        return Expanded(self.features * factor, self.table, offset)
+
 
 class Factored(Generated):
     """W = offset + left right: a generated matrix of low rank, [b, out, r] times [b, r, in]."""
@@ -254,6 +265,10 @@ class Factored(Generated):
 
     def shifted(self, base: Tensor) -> Factored:
         return Factored(self.left, self.right, base, self.shape)
+
+    def times(self, factor: float) -> Factored:
+        offset = None if self.offset is None else self.offset * factor
+        return Factored(self.left * factor, self.right, offset, self.shape)
 
 
 def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:

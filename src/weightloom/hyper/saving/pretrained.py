@@ -155,6 +155,7 @@ def _config(hyper: HyperNetwork, frozen: Mapping[str, Tensor]) -> dict[str, Any]
         "freeze_rest": bool(rest) and not any(rest),
         "initialisation": hyper.initialisation,
         "scaling": stored(hyper.scaling),
+        "multipliers": hyper.multipliers,
         "initial_features": asdict(hyper.initial_features),
         "frozen": {name: [list(value.shape), digest(value)] for name, value in frozen.items()},
     }
@@ -187,6 +188,7 @@ def _built(
     )
     like = next(hyper.head.parameters())
     hyper.scaling = restored(config.get("scaling"), config["features"], like)
+    hyper.multipliers = dict(config.get("multipliers", {}))
     return hyper
 
 

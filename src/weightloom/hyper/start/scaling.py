@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weightloom.hyper.conditions import Condition, ConditionDims, encode
-from weightloom.hyper.heads import InitTarget
+from weightloom.hyper.heads import InitTarget, reach
 from weightloom.hyper.rows.functional import modes_restored
 from weightloom.hyper.start.initialisation import LayerGains, layer_gains
 from weightloom.networks import WeightSpec
@@ -27,6 +27,7 @@ __all__ = [
     "FixedScaling",
     "Normalisation",
     "Scaling",
+    "multipliers",
     "mup_targets",
     "reach",
     "restored",
@@ -34,24 +35,20 @@ __all__ = [
     "stored",
 ]
 
-# A batch of B different conditions moves the part of one condition by about reach / sqrt(B)
-# ordinary steps: 8 is right for 10 to 100 conditions, and was the best of 1, 2, 4, 8, 16 on emoji.
-LARGEST_REACH = 8.0
-
 # Of each weight's own standard deviation; the second moment of activations grows by 1.25^3 at most.
 SHARE = 0.5
 SHARED_LAYERS = 3
+import os
+SHARED_FEATURES = float(os.environ.get("SF", "16"))
+
+# A layer that sums more products than this is slowed down in proportion (`multipliers`).
+USUAL_WIDTH = 64.0
 
 # With fewer features than this, dividing by their size loses too much of what they say.
 FEWEST_NORMALISED = 8
 
 # Relative to the largest feature: constant features stay zero and are not rounding errors.
 _EPSILON = 1e-10
-
-
-def reach(features: int) -> float:
-    """The sum of all sizes of k features."""
-    return min(LARGEST_REACH, math.sqrt(features))
 
 
 class Normalisation(nn.Module):
@@ -141,19 +138,51 @@ def same_for_multiples(
     return bool(gap.abs().max() <= 1e-4)
 
 
+def multipliers(primary: nn.Module, spec: WeightSpec) -> dict[str, float]:
+    """Factors in front of the weights of wide layers: ``USUAL_WIDTH`` / fan-in, by name.
+
+    Adam moves every weight by the learning rate, so a step moves the sum of n products by n times
+    that. With W = c V, c = 64 / n, and V learned it is 64 times that at any width, and the best
+    learning rate stays where it is (Yang and others 2022, "Tensor programs V"). The layer that
+    reads the network's input is left as it is: its fan-in belongs to the data and not to the width.
+    """
+    first = next(
+        (name for name, module in primary.named_modules() if _has_own_parameters(module)), None
+    )
+    return {
+        name: USUAL_WIDTH / layer.fan_in
+        for layer in layer_gains(primary).values()
+        if (name := f"{layer.name}.weight" if layer.name else "weight") in spec
+        and layer.name != first
+        and layer.fan_in > USUAL_WIDTH
+    }
+
+
+def _has_own_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
+
+
 def mup_targets(
-    primary: nn.Module, spec: WeightSpec, values: Mapping[str, Tensor]
+    primary: nn.Module,
+    spec: WeightSpec,
+    values: Mapping[str, Tensor],
+    slowed: Mapping[str, float],
+    features: int,
 ) -> dict[str, InitTarget]:
-    """The primary's own weights, and a part for each condition with a share of their deviation."""
+    """The primary's own weights, and a part for each condition with a share of their deviation.
+
+    Both are divided by the `multipliers` that follow the head.
+    """
     layers = layer_gains(primary)
     depth = sum(name.endswith("weight") and name.rpartition(".")[0] in layers for name in spec)
     share = SHARE * min(1.0, math.sqrt(SHARED_LAYERS / max(depth, 1)))
-    return {
-        name: InitTarget(
-            (share * _spread(values[name], layers.get(name.rpartition(".")[0]))) ** 2, values[name]
-        )
-        for name in spec
-    }
+    share *= min(1.0, math.sqrt(SHARED_FEATURES / features))
+    targets = {}
+    for name in spec:
+        factor = slowed.get(name, 1.0)
+        spread = share * _spread(values[name], layers.get(name.rpartition(".")[0])) / factor
+        targets[name] = InitTarget(spread**2, values[name] / factor)
+    return targets
 
 
 def _spread(value: Tensor, layer: LayerGains | None) -> float:
