@@ -1,4 +1,7 @@
-"""weightloom as its README uses it: one HyperNetwork, called with x and condition."""
+"""weightloom as its README uses it: one HyperNetwork, called with x and condition.
+
+Except for the start: the default normalises features, which the functions of the others do not.
+"""
 
 from __future__ import annotations
 

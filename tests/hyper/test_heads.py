@@ -130,9 +130,21 @@ class Relative(HeadContract):
         assert (40, 40) not in shapes
         assert hyper.head.bases() == dict.fromkeys(hyper.spec, False)
 
-    def test_takes_no_init(self):
-        with pytest.raises(HeadError, match="starts at the given primary"):
-            wl.HyperNetwork(wl.mlp([3, 4, 1]), wl.mlp([4, 6]), self.make(), init="hyperfan_in")
+    @pytest.mark.parametrize("init", ["hyperfan_out", "primary", "ntk", "default"])
+    def test_takes_no_other_start(self, init):
+        with pytest.raises(HeadError, match="starts at the given primary; leave init out"):
+            wl.HyperNetwork(wl.mlp([3, 4, 1]), wl.mlp([4, 6]), self.make(), init=init)
+
+    def test_hyperfan_in_uses_features_as_they_are(self):
+        primary, encoder = wl.mlp([3, 4, 1]), wl.mlp([4, 16], last_activation=True)
+        hyper = wl.HyperNetwork(primary, encoder, self.make(), init="hyperfan_in")
+        assert hyper.scaling is None
+        assert "features as they are" in hyper.initialisation
+        features, _ = hyper._encode(torch.randn(5, 4))
+        for name, change in hyper.head.generate(features).items():
+            assert torch.equal(change.dense(), hyper._changes(features)[name].dense())
+        x = torch.randn(5, 3)
+        assert torch.equal(hyper(x, torch.randn(4)), primary(x))
 
 
 class Delta(Relative):

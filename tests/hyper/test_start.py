@@ -153,7 +153,7 @@ def test_the_scale_of_features_is_taken_into_account(scale):
     def size(**options):
         torch.manual_seed(4)
         encoder = wl.mlp([20, 50], last_activation=True, bias=False)
-        hyper = wl.HyperNetwork(wl.mlp([30, 30, 1]), encoder, **options)
+        hyper = wl.HyperNetwork(wl.mlp([30, 30, 1]), encoder, init="hyperfan_in", **options)
         return hyper.weights(condition)["0.weight"].square().mean().item() * 30
 
     assert size(calibration=condition) == pytest.approx(1.0, rel=0.3)
@@ -166,18 +166,23 @@ def test_the_scale_of_features_is_taken_into_account(scale):
 
 def test_initialisation_is_described():
     encoder = wl.mlp([20, 50], last_activation=True)
-    hyper = wl.HyperNetwork(wl.mlp([3, 1]), encoder, calibration=torch.randn(9, 20))
-    assert "measured on calibration" in hyper.initialisation
-    hyper = wl.HyperNetwork(wl.mlp([3, 1]), encoder, feature_moment=2.0)
-    assert "2 (given)" in hyper.initialisation
-    hyper = wl.HyperNetwork(wl.mlp([3, 1]), nn.Sequential(nn.Flatten(), encoder))
-    assert "assumed" in hyper.initialisation
-    hyper = wl.HyperNetwork(wl.mlp([3, 1]), nn.Sequential(nn.Embedding(7, 20), *encoder))
-    assert "measured on all of its ids" in hyper.initialisation
-    hyper = wl.HyperNetwork(wl.mlp([3, 1]), encoder)
-    assert "measured on standard normal conditions" in hyper.initialisation
+
+    def described(encoder, **options):
+        return wl.HyperNetwork(wl.mlp([3, 1]), encoder, **options).initialisation
+
+    old = {"init": "hyperfan_in"}
+    assert "measured on calibration" in described(encoder, calibration=torch.randn(9, 20), **old)
+    assert "2 (given)" in described(encoder, feature_moment=2.0, **old)
+    assert "assumed" in described(nn.Sequential(nn.Flatten(), encoder), **old)
+    ids = nn.Sequential(nn.Embedding(7, 20), *encoder)
+    assert "measured on all of its ids" in described(ids, **old)
+    assert "measured on standard normal conditions" in described(encoder, **old)
+    assert "features normalised for each condition" in described(encoder)
+    assert described(encoder).startswith("mup: own weights")
+    few = wl.mlp([20, 5], last_activation=True)
+    assert "divided by the root of 2 (given)" in described(few, feature_moment=2.0)
     with pytest.raises(HeadError, match="a second moment is positive"):
-        wl.HyperNetwork(wl.mlp([3, 1]), encoder, feature_moment=0.0)
+        described(encoder, feature_moment=0.0)
 
 
 def test_measuring_leaves_random_numbers_and_modes_alone():
@@ -244,7 +249,7 @@ def test_the_modularity_setting_trains():
 
 
 def test_the_modularity_setting_is_lost_with_default():
-    with pytest.raises(NonFiniteWeightsError, match="init='hyperfan_in'"):
+    with pytest.raises(NonFiniteWeightsError, match="leave init out"):
         train(*modularity_setting("default"), steps=150)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +43,12 @@ __all__ = [
     "choose_scaling",
     "choose_width",
     "initialise_head",
+    "plain_features_hint",
 ]
 
 DEFAULT_INIT = "mup"
+PLAIN_INIT = "hyperfan_in"
+"""The default before: features are used as they are, also by heads that start at the primary."""
 
 
 def choose_head(head: str | Head, init: str | None) -> Head:
@@ -54,10 +57,10 @@ def choose_head(head: str | Head, init: str | None) -> Head:
     if init == "ntk" and isinstance(head, str) and head == "full":
         return FullHead(offset=False)
     chosen = make_head(head)
-    if chosen.relative and init not in (None, DEFAULT_INIT):
+    if chosen.relative and init not in (None, DEFAULT_INIT, PLAIN_INIT):
         raise HeadError(
             f"init={init!r} was given with a delta head, which starts at the given primary; leave "
-            f"init out"
+            f"init out (init={PLAIN_INIT!r} uses features as they are)"
         )
     return chosen
 
@@ -99,7 +102,7 @@ def choose_scaling(
     bare = isinstance(encoder, nn.Identity) or head.features < FEWEST_NORMALISED
     if bare or same_for_multiples(encoder, probe, dims):
         return FixedScaling(head.features, known.moment, like)
-    return Normalisation(head.features, not head.relative or head.train_base, like)
+    return Normalisation(head.features, head.learns_constant, like)
 
 
 def choose_multipliers(head: Head, primary: nn.Module, init: str | None) -> dict[str, float]:
@@ -134,7 +137,7 @@ def initialise_head(
         apply_ntk(primary, encoder, head)
         return "ntk: standard normal parameters, scales in the forward pass"
     if chosen == "mup":
-        head.initialise(mup_targets(primary, spec, values, slowed, head.features), moment)
+        head.initialise(mup_targets(primary, head, values, slowed), moment)
         return f"mup: own weights and a part for each condition; {_scaled(scaling, known)}"
     share = varying_share(primary, spec, chosen, known.spread * head.degree)
     head.initialise(init_targets(primary, spec, values, chosen, share), moment)
@@ -145,6 +148,16 @@ def initialise_head(
 
 
 def _scaled(scaling: nn.Module | None, known: FeatureStatistics) -> str:
+    if scaling is None:
+        return "features as they are"
     if isinstance(scaling, Normalisation):
         return "features normalised for each condition"
     return f"features divided by the root of {known.moment:.4g} ({known.source})"
+
+
+def plain_features_hint(own: Iterable[str], given: Iterable[str]) -> str:
+    """What to do with a checkpoint of a model whose features were used as they are."""
+    missing = {name for name in own if name.startswith("scaling.")} - set(given)
+    if not missing:
+        return ""
+    return f"; it is of features that were used as they are: build it with init={PLAIN_INIT!r}"

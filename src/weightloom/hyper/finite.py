@@ -55,6 +55,6 @@ def require_finite(weights: Mapping[str, Tensor]) -> None:
             raise NonFiniteWeightsError(
                 f"the generated weight {name!r} holds {bad} values that are NaN or infinite (of "
                 f"{value.numel()}); training has diverged or the condition is not finite. Lower "
-                f"the learning rate, clip gradients, or start with init='hyperfan_in'; "
+                f"the learning rate, clip gradients, or leave init out (the default start); "
                 f"weightloom.diagnose(hyper, x, condition) shows where it begins"
             )

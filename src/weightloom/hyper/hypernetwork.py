@@ -27,6 +27,7 @@ from weightloom.hyper.building import (
     choose_scaling,
     choose_width,
     initialise_head,
+    plain_features_hint,
 )
 from weightloom.hyper.calling import added, condition_of, in_type_of, meant_bind
 from weightloom.hyper.encoders import (
@@ -77,7 +78,8 @@ class HyperNetwork(nn.Module):
     more), need the second moment of the features: pass ``feature_moment`` if you know it, or
     ``calibration`` (a batch of conditions) to measure it. Without either it is measured on standard
     normal conditions if the encoder begins with a Linear layer. `initialisation` says what was
-    used. A `DeltaHead` starts at the given primary, so it takes no other ``init``.
+    used. A `DeltaHead` starts at the given primary, so it takes no other ``init`` than these two;
+    with "hyperfan_in" it uses features as they are.
 
     >>> import weightloom as wl
     >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
@@ -425,9 +427,10 @@ class HyperNetwork(nn.Module):
         try:
             return super().load_state_dict(state_dict, strict, assign)
         except RuntimeError as error:
+            hint = plain_features_hint(self.state_dict(), state_dict)
             raise CheckpointError(
                 f"this checkpoint belongs to another architecture: {error}\nBuild the HyperNetwork "
-                f"with the same primary, encoder, head and generate= as the one that was saved"
+                f"with the primary, encoder, head and generate= of the one that was saved{hint}"
             ) from error
 
     def extra_repr(self) -> str:

@@ -34,6 +34,9 @@ class WeightSpec:
     opaque: frozenset[str] = frozenset()
     """weights of layers that do not show them (quantised ones): a change can stand beside them"""
 
+    def __post_init__(self) -> None:
+        _ = self.size, self._sizes  # now: torch.compile cannot enter the lock of cached_property
+
     @classmethod
     def from_module(
         cls, module: nn.Module, generate: str | Iterable[str] = "*", opaque: bool = False

@@ -158,7 +158,6 @@ def _differences(
             if old.get(key) == value:
                 continue
             values = f" ({old.get(key)!r} there, {value!r} here)"
-            differences.append(
-                f"{labels[number]} has another {key}{'' if key in ('architecture', 'data') else values}"
-            )
+            shown = "" if key in ("architecture", "data", "validation") else values
+            differences.append(f"{labels[number]} has another {key}{shown}")
     return differences[:8]

@@ -7,9 +7,12 @@ engine cannot: any loss, any optimiser, data that do not fit into memory; and it
 from __future__ import annotations
 
 import inspect
+import os
 import time
 import warnings
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +25,16 @@ from weightloom.training.batches import mixed
 from weightloom.training.choices import Loss, MakeOptimiser, checked_loss, optimiser_of
 from weightloom.training.divergence import locate, unguarded
 from weightloom.training.feeding import Feed, Pair, feed, held_back
-from weightloom.training.history import Best, DivergedError, FitHistory
+from weightloom.training.history import (
+    Best,
+    DivergedError,
+    FitHistory,
+    PartOfEpoch,
+    fill,
+    kept,
+)
 from weightloom.training.place import own_random_state
+from weightloom.training.resuming import FitCheckpoint, described
 from weightloom.training.settings import spelled
 from weightloom.training.terminal import Interrupts, ProgressBar
 
@@ -50,6 +61,7 @@ def fit(
     seed: int = 0,
     progress: bool | str = True,
     resume: FitHistory | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> FitHistory:
     """Train ``model`` in place; returns the curves of the loss.
 
@@ -64,8 +76,11 @@ def fit(
     With ``patience`` training stops when the validation loss has not fallen for so many epochs, and
     the model gets the weights of its best epoch. Ctrl-C stops after the current step: the model
     keeps what it has learned, and the history says "interrupted". ``resume=history`` goes on from
-    there, until ``epochs`` or ``steps`` in total; with tensors, as if there had been no pause. A
-    loss that is not finite raises `DivergedError`, with the weights of the best epoch restored.
+    there, until ``epochs`` or ``steps`` in total. ``checkpoint`` is a file to which training is
+    saved as it goes: the same call again goes on from it, also after a crash. With tensors and
+    ``epochs`` both are as if there had been no pause; a loader must give an epoch the same batches
+    again. A loss that is not finite raises `DivergedError`, with the weights of the best epoch
+    restored.
 
     >>> import weightloom as wl
     >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
@@ -87,13 +102,13 @@ def fit(
             f"patience={patience} looks at the validation loss, but there is no validation; pass "
             f"validation=0.1 to hold back a tenth of the samples, or data"
         )
+    if resume is not None and checkpoint is not None:
+        raise TrainingError("resume= and checkpoint= were both given; a checkpoint has a history")
     if device is not None:
         model.to(device)
     history = resume or FitHistory()
     given = spelled("optimiser", optimiser, optimizer)
-    if given is None and lr is None and resume is not None:
-        given = resume.optimiser
-    history.optimiser = optimiser_of(model, given, lr)
+    history.optimiser = _continued(history.optimiser, model, given, lr)
     fitting = _Fitting(
         model,
         feed(data, batch_size, seed),
@@ -106,10 +121,30 @@ def fit(
         clip_norm=clip_norm,
         seed=seed,
     )
+    if history.last is not None:
+        fill(model, history.last)
+        history.last = None
+    if checkpoint is not None:
+        belongs = fitting.description(loss, batch_size)
+        fitting.checkpoint = FitCheckpoint(Path(checkpoint), model, history, belongs)
     where = next(model.parameters()).device
     with own_random_state(where), modes_restored(model), unguarded([model]), Interrupts() as ctrl_c:
         fitting.run(ctrl_c, progress)
     return history
+
+
+def _continued(
+    before: torch.optim.Optimizer | None, model: nn.Module, given: Any, lr: float | None
+) -> torch.optim.Optimizer:
+    """The optimiser, with the state of the one before where it is of the same kind."""
+    if before is not None and given is None and lr is None:
+        return before
+    optimiser = optimiser_of(model, given, lr)
+    if type(before) is type(optimiser) and not optimiser.state:
+        groups = optimiser.state_dict()["param_groups"]
+        state = before.state_dict()["state"]
+        optimiser.load_state_dict({"state": state, "param_groups": groups})
+    return optimiser
 
 
 @dataclass
@@ -128,6 +163,22 @@ class _Fitting:
     seed: int
     value: float = field(default=float("nan"), init=False)
     """of the last step"""
+    within_step: bool = field(default=False, init=False)
+    checkpoint: FitCheckpoint | None = field(default=None, init=False)
+
+    def description(self, loss: Any, batch_size: int | None) -> dict[str, Any]:
+        """What a checkpoint belongs to. More epochs than before are no other run."""
+        name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        settings = {
+            "loss": name,
+            "batch_size": batch_size,
+            "steps": self.steps,
+            "clip_norm": self.clip_norm,
+            "seed": self.seed,
+        }
+        optimiser: Any = self.history.optimiser
+        data = {"data": self.data, "validation": self.held_out}
+        return described(self.model, optimiser, data, settings)
 
     def run(self, ctrl_c: Interrupts, progress: bool | str) -> None:
         history, started = self.history, time.monotonic()
@@ -138,23 +189,29 @@ class _Fitting:
         total = self.steps or (length * (self.epochs or 0)) or None
         bar = ProgressBar(progress, total, history.steps)
         try:
-            while not self._is_over():
+            while not self._is_over() and not self._has_stalled():
                 self._epoch(bar, ctrl_c)
                 if ctrl_c.pressed:
                     raise KeyboardInterrupt
-                if self._has_stalled():
-                    bar.skip((total or 0) - history.steps)
-                    self._stop_early()
-                    return
-            if self.patience is not None:
+            self._save()
+            if self._has_stalled():
+                bar.skip((total or 0) - history.steps)
+                self._stop_early()
+            elif self.patience is not None:
                 self._restore()
         except KeyboardInterrupt:
             if ctrl_c.count > 1:
                 raise
+            if not self.within_step:
+                self._save()
             self._interrupted()
         finally:
             bar.close()
             history.seconds += time.monotonic() - started
+
+    def _save(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.save()
 
     def _is_over(self) -> bool:
         if self.steps is not None:
@@ -165,25 +222,32 @@ class _Fitting:
 
     def _epoch(self, bar: ProgressBar, ctrl_c: Interrupts) -> None:
         """Train on all batches once, then evaluate. A part of an epoch counts if it is the last."""
-        before = None if self.held_out is not None else _weights(self.model)
+        if self.history.part is None:
+            before = {} if self.held_out is not None else _weights(self.model)
+            self.history.part = PartOfEpoch(0, 0.0, 0, before)
+        part = self.history.part
         self.model.train()
-        total, rows = 0.0, 0
-        for inputs, target in self.data.batches(len(self.history.losses)):
-            total += self._step(inputs, target) * len(target)
-            rows += len(target)
+        batches = self.data.batches(len(self.history.losses))
+        for inputs, target in islice(batches, part.batches, None):
+            part.loss += self._step(inputs, target) * len(target)
+            part.rows += len(target)
+            part.batches += 1
             bar.step(lambda: f"loss {self.value:.4g}")
-            if ctrl_c.pressed:
-                return
             if self.steps is not None and self.history.steps >= self.steps:
                 break
-        if not rows:
+            if ctrl_c.pressed:
+                return
+            if self.checkpoint is not None:
+                self.checkpoint.save_if_due()
+        if not part.rows:
             raise TrainingError(
                 "data yields no batches; a DataLoader with drop_last=True does so when it has "
                 "fewer samples than its batch_size, and an iterator when it is used up"
             )
-        self._note(total / rows, before)
+        self._note(part.loss / part.rows, part.before)
+        self.history.part = None
 
-    def _note(self, train: float, before: dict[str, Tensor] | None) -> None:
+    def _note(self, train: float, before: dict[str, Tensor]) -> None:
         """Add one epoch to the history, and keep its weights if they are the best."""
         bad = _not_finite(self.model)
         if bad is not None:
@@ -199,7 +263,7 @@ class _Fitting:
             value, kept = train, epoch - 1
         history.losses.append(train)
         if history.best is None or value < history.best.value:
-            history.best = Best(value, kept, _weights(self.model) if before is None else before)
+            history.best = Best(value, kept, before or _weights(self.model))
 
     def _step(self, inputs: tuple[Any, ...], target: Tensor) -> float:
         """One step of the optimiser; returns the loss before it."""
@@ -220,7 +284,9 @@ class _Fitting:
                 self._clip(self.clip_norm)
             return value
 
+        self.within_step = True
         optimiser.step(closure)
+        self.within_step = False
         self.history.steps += 1
         self.value = first[0]
         return first[0]
@@ -272,13 +338,13 @@ class _Fitting:
         best = self.history.best
         if best is None:
             return
-        with torch.no_grad():
-            for name, tensor in _kept(self.model).items():
-                tensor.copy_(best.weights[name])
+        self.history.last = _weights(self.model)
+        fill(self.model, best.weights)
         self.history.restored = best.epoch
 
     def _diverged(self, what: str, step: int | None) -> DivergedError:
         self._restore()
+        self.history.last = self.history.part = None
         optimiser: Any = self.history.optimiser
         rate = float(optimiser.param_groups[0]["lr"])
         epoch = self.history.restored
@@ -312,14 +378,8 @@ def _check_numbers(**numbers: Any) -> None:
             raise TrainingError(f"{name}={value!r} must be a whole number, at least 1")
 
 
-def _kept(model: nn.Module) -> dict[str, Tensor]:
-    """What training changes: not a frozen base."""
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    return {**trained, **dict(model.named_buffers())}
-
-
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in _kept(model).items()}
+    return {name: tensor.detach().clone() for name, tensor in kept(model).items()}
 
 
 def _not_finite(model: nn.Module) -> str | None:

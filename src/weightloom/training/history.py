@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weightloom.errors import TrainingError
 
@@ -33,6 +34,9 @@ class FitHistory:
     """the epoch whose weights the model has, if they are not the last; 0: those of the start"""
     optimiser: torch.optim.Optimizer | None = field(default=None, repr=False)
     best: Best | None = field(default=None, repr=False)
+    last: dict[str, Tensor] | None = field(default=None, repr=False)
+    """the weights of the last step, if the model has those of the best epoch"""
+    part: PartOfEpoch | None = field(default=None, repr=False)
 
     @property
     def best_epoch(self) -> int:
@@ -66,6 +70,30 @@ class Best:
     value: float
     epoch: int
     weights: dict[str, Tensor]
+
+
+@dataclass
+class PartOfEpoch:
+    """The steps of an epoch that has not ended."""
+
+    batches: int
+    loss: float
+    """sum over the rows"""
+    rows: int
+    before: dict[str, Tensor]
+    """the weights that the epoch began with; empty if validation decides which are the best"""
+
+
+def kept(model: nn.Module) -> dict[str, Tensor]:
+    """What training changes: not a frozen base."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return {**trained, **dict(model.named_buffers())}
+
+
+@torch.no_grad()
+def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    for name, tensor in kept(model).items():
+        tensor.copy_(weights[name])
 
 
 class DivergedError(TrainingError):

@@ -43,6 +43,15 @@ class Head(nn.Module, ABC):
     """whether `generate` returns a change of the primary's own weights, which stay in it"""
     train_base: bool = False
     """whether a relative head lets the primary's own weights be trained, too"""
+    has_offset: bool = True
+    """whether weights have a part that all conditions share, besides a relative head's base"""
+    direct: bool = True
+    """whether weights are products of features and tables, without a network in between"""
+
+    @property
+    def learns_constant(self) -> bool:
+        """Whether that part, or the base, is trained."""
+        return self.train_base if self.relative else self.has_offset
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Head:
         head = super().__new__(cls)

@@ -24,6 +24,7 @@ class ChunkedHead(Head):
     (with ``init="primary"``, or the ones of a norm layer) is a constant and is not learned.
     """
 
+    direct = False
     scale: Tensor
     constant: Tensor
 
@@ -46,6 +47,10 @@ class ChunkedHead(Head):
         self.write = nn.Linear(self.hidden, self.size, **options)
         self.register_buffer("scale", torch.ones(spec.size, **options))
         self.register_buffer("constant", torch.zeros(spec.size, **options))
+
+    @property
+    def learns_constant(self) -> bool:
+        return False
 
     def generate(self, features: Tensor) -> dict[str, Generated]:
         if self.spec is None:

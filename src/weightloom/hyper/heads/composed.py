@@ -53,6 +53,18 @@ class PerLayerHead(Head):
     def degree(self) -> int:  # type: ignore[override]
         return max(head.degree for _, head in self.templates)
 
+    @property
+    def has_offset(self) -> bool:  # type: ignore[override]
+        return all(head.has_offset for _, head in self.templates)
+
+    @property
+    def direct(self) -> bool:  # type: ignore[override]
+        return any(head.direct for _, head in self.templates)
+
+    @property
+    def learns_constant(self) -> bool:
+        return all(head.learns_constant for _, head in self.templates)
+
     def _each(self) -> list[Head]:
         return [head for head in self.heads.values() if isinstance(head, Head)]
 

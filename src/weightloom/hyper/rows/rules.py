@@ -204,7 +204,10 @@ class Rules:
     def _choose(self, costs: Mapping[str, float]) -> str:
         if self.order in costs:
             return self.order
-        return min(costs, key=costs.__getitem__) if self.order == "auto" else "write"
+        if self.order != "auto":
+            return "write"
+        least = min(costs.values())
+        return next(name for name, cost in costs.items() if cost == least)  # torch.compile reads it
 
     def lazy(self, name: str, local: str, root: nn.Module) -> bool:
         """Whether it may pay not to write this weight of ``root``, which runs inside vmap."""

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from weightloom.errors import CheckpointError, UnsupportedModuleError
 from weightloom.files import atomic_write, own_version
+from weightloom.hyper.building import plain_features_hint
 from weightloom.networks import WeightSpec
 
 __all__ = ["export", "load"]
@@ -227,7 +228,7 @@ def _check_state(source: Path, network: nn.Module, state: Mapping[str, Any]) -> 
         raise CheckpointError(
             f"{str(source)!r} belongs to another architecture than this {type(network).__name__}: "
             f"{'; '.join(problems[:_SHOWN])}{more}. Nothing was loaded; build the network with the "
-            f"sizes, head and generate= of the one that was saved"
+            f"sizes, head and generate= of the one that was saved{plain_features_hint(own, state)}"
         )
 
 

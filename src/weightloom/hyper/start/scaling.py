@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weightloom.hyper.conditions import Condition, ConditionDims, encode
-from weightloom.hyper.heads import InitTarget, reach
+from weightloom.hyper.heads import Head, InitTarget, reach
 from weightloom.hyper.rows.functional import modes_restored
 from weightloom.hyper.start.initialisation import LayerGains, layer_gains
 from weightloom.networks import WeightSpec
@@ -38,8 +38,10 @@ __all__ = [
 # Of each weight's own standard deviation; the second moment of activations grows by 1.25^3 at most.
 SHARE = 0.5
 SHARED_LAYERS = 3
-import os
-SHARED_FEATURES = float(os.environ.get("SF", "16"))
+
+# Steps of the encoder move all k features at once, each in the direction that helps. The sum grows
+# with the square root of k, so with more features than these the share falls in proportion.
+SHARED_FEATURES = 16
 
 # A layer that sums more products than this is slowed down in proportion (`multipliers`).
 USUAL_WIDTH = 64.0
@@ -164,25 +166,33 @@ def _has_own_parameters(module: nn.Module) -> bool:
 
 def mup_targets(
     primary: nn.Module,
-    spec: WeightSpec,
+    head: Head,
     values: Mapping[str, Tensor],
     slowed: Mapping[str, float],
-    features: int,
 ) -> dict[str, InitTarget]:
     """The primary's own weights, and a part for each condition with a share of their deviation.
 
-    Both are divided by the `multipliers` that follow the head.
+    Both are divided by the `multipliers` that follow the head. A head without a constant writes all
+    of the weights for each condition: random ones with the mean square of the primary's own.
     """
     layers = layer_gains(primary)
-    depth = sum(name.endswith("weight") and name.rpartition(".")[0] in layers for name in spec)
-    share = SHARE * min(1.0, math.sqrt(SHARED_LAYERS / max(depth, 1)))
-    share *= min(1.0, math.sqrt(SHARED_FEATURES / features))
+    share = _share(head, layers)
     targets = {}
-    for name in spec:
-        factor = slowed.get(name, 1.0)
-        spread = share * _spread(values[name], layers.get(name.rpartition(".")[0])) / factor
-        targets[name] = InitTarget(spread**2, values[name] / factor)
+    for name in head.spec or ():
+        value, factor = values[name] / slowed.get(name, 1.0), slowed.get(name, 1.0)
+        if head.has_offset:
+            spread = share * _spread(values[name], layers.get(name.rpartition(".")[0])) / factor
+        else:
+            spread = value.double().square().mean().sqrt().item()
+        targets[name] = InitTarget(spread**2, value)
     return targets
+
+
+def _share(head: Head, layers: Mapping[str, LayerGains]) -> float:
+    names = head.spec or ()
+    depth = sum(name.endswith("weight") and name.rpartition(".")[0] in layers for name in names)
+    share = SHARE * min(1.0, math.sqrt(SHARED_LAYERS / max(depth, 1)))
+    return share * min(1.0, math.sqrt(SHARED_FEATURES / head.features)) if head.direct else share
 
 
 def _spread(value: Tensor, layer: LayerGains | None) -> float:

@@ -260,7 +260,7 @@ def _measure_rank(size: Size) -> dict[int, tuple[int, int]]:
     ranks = {}
     for w in (2, 5) if size == "quick" else (2, 5, 20):
         encoder = mlp([3, 30, w], "tanh")
-        hyper = HyperNetwork(mlp([4, 6, 1]), encoder).double()
+        hyper = HyperNetwork(mlp([4, 6, 1]), encoder, init="hyperfan_in").double()
         written = hyper.weights(torch.randn(200, 3, dtype=torch.float64))
         matrix = torch.cat([t.flatten(1) for t in written.values()], 1)
         # differences: the head has an offset beside M

@@ -165,6 +165,7 @@ def build_model(config: Mapping[str, Any], seed: int) -> nn.Module:
             return HyperNetwork(
                 mlp([config["m1"], *config["hidden"], 1]),
                 encoder,
+                init="hyperfan_in",
                 calibration=condition_features(config, middle),
             )
         encoder.append(nn.Linear(config["encoder"][-1], config["embedding"]))
