@@ -106,7 +106,7 @@ def choose_scaling(
 
 
 def choose_multipliers(head: Head, primary: nn.Module, init: str | None) -> dict[str, float]:
-    """By how much wide layers are slowed down with "mup"; a change of given weights is not."""
+    """Factors for wide, narrow and steep layers with "mup"; a change of given weights has none."""
     if (init or DEFAULT_INIT) != "mup" or head.relative:
         return {}
     spec: WeightSpec = head.spec  # type: ignore[assignment]

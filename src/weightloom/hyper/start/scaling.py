@@ -43,7 +43,7 @@ SHARED_LAYERS = 3
 # with the square root of k, so with more features than these the share falls in proportion.
 SHARED_FEATURES = 16
 
-# A layer that sums more products than this is slowed down in proportion (`multipliers`).
+# Steps of a layer that sums as many products are those of an ordinary one (`multipliers`).
 USUAL_WIDTH = 64.0
 
 # With fewer features than this, dividing by their size loses too much of what they say.
@@ -141,23 +141,26 @@ def same_for_multiples(
 
 
 def multipliers(primary: nn.Module, spec: WeightSpec) -> dict[str, float]:
-    """Factors in front of the weights of wide layers: ``USUAL_WIDTH`` / fan-in, by name.
+    """Factors in front of the generated tensors, by name; those that are 1 are left out.
 
-    Adam moves every weight by the learning rate, so a step moves the sum of n products by n times
-    that. With W = c V, c = 64 / n, and V learned it is 64 times that at any width, and the best
-    learning rate stays where it is (Yang and others 2022, "Tensor programs V"). The layer that
+    Adam moves every weight by the learning rate, so a step moves a sum of n products by n times
+    that. With W = c V, c = ``USUAL_WIDTH`` / n, and V learned it is as far at any width, and the
+    best learning rate stays where it is (Yang and others 2022, "Tensor programs V"). The layer that
     reads the network's input is left as it is: its fan-in belongs to the data and not to the width.
+    In front of a steep activation, such as sin(30 z), weights and biases are slowed down by its
+    slope.
     """
     first = next(
         (name for name, module in primary.named_modules() if _has_own_parameters(module)), None
     )
-    return {
-        name: USUAL_WIDTH / layer.fan_in
-        for layer in layer_gains(primary).values()
-        if (name := f"{layer.name}.weight" if layer.name else "weight") in spec
-        and layer.name != first
-        and layer.fan_in > USUAL_WIDTH
-    }
+    factors = {}
+    for layer in layer_gains(primary).values():
+        slope = min(1.0, math.sqrt(layer.backward_gain))
+        prefix = f"{layer.name}." if layer.name else ""
+        width = 1.0 if layer.name == first else USUAL_WIDTH / layer.fan_in
+        factors[f"{prefix}weight"] = slope * width
+        factors[f"{prefix}bias"] = slope
+    return {name: factor for name, factor in factors.items() if factor != 1.0 and name in spec}
 
 
 def _has_own_parameters(module: nn.Module) -> bool:
