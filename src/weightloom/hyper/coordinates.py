@@ -108,8 +108,9 @@ def coordinate_network(
     )
     """
     _check_sizes(inputs=inputs, outputs=outputs, width=width, depth=depth)
-    options = dict(frequencies=frequencies, scale=scale, omega=omega, activation=activation)
-    _check_options(features, {name: value for name, value in options.items() if value is not None})
+    _check_options(
+        features, frequencies=frequencies, scale=scale, omega=omega, activation=activation
+    )
     hidden = [width] * (depth - 1)
     if features == "siren":
         omega = 30.0 if omega is None else omega
@@ -188,7 +189,8 @@ def _check_sizes(**sizes: int) -> None:
             )
 
 
-def _check_options(features: str, given: dict[str, Any]) -> None:
+def _check_options(features: str, **options: Any) -> None:
+    given = {name: value for name, value in options.items() if value is not None}
     if features not in FEATURES:
         raise ShapeError(f"features={features!r} is unknown; choose {', '.join(FEATURES)}")
     for name, value in given.items():
