@@ -150,7 +150,6 @@ def _start_siren(network: nn.Sequential, omega: float, generator: torch.Generato
         layer.bias.uniform_(-phase, phase, generator=generator)
 
 
-@torch.no_grad()
 def _start_mlp(
     network: nn.Sequential, generator: torch.Generator | None, of_coordinates: bool
 ) -> None:
@@ -159,13 +158,14 @@ def _start_mlp(
     Biases are zero, except in a first layer that reads coordinates. Without biases all its kinks
     would go through the origin; half of the variance goes to them, and they cover the cube.
     """
-    gains = layer_gains(network)
+    with torch.enable_grad():  # gains are found by derivatives
+        gains = layer_gains(network)
     for position, (name, layer) in enumerate(_named_linear(network)):
         variance, bias = gains[name].gain / layer.in_features, 0.0
         if of_coordinates and position == 0:
             variance, bias = variance / (2 * _COORDINATE), gains[name].gain / 2
-        layer.weight.normal_(0.0, math.sqrt(variance), generator=generator)
-        layer.bias.normal_(0.0, math.sqrt(bias), generator=generator)
+        nn.init.normal_(layer.weight, 0.0, math.sqrt(variance), generator=generator)
+        nn.init.normal_(layer.bias, 0.0, math.sqrt(bias), generator=generator)
 
 
 def _linear(network: nn.Sequential) -> list[nn.Linear]:
