@@ -67,8 +67,7 @@ def completion_network() -> HyperNetwork:
         torch.manual_seed(0)
         layers = mlp([2 * PIXELS, WIDTH, WIDTH], activation="silu", last_activation=True)
         encoder = nn.Sequential(MaskedImage(images), *layers)
-        examples = torch.cat([images, torch.ones_like(images)], dim=-1)
-        return HyperNetwork(coordinate_network(), encoder, init="primary", calibration=examples)
+        return HyperNetwork(coordinate_network(), encoder)
 
 
 def ready(path: Path) -> bool:
