@@ -156,7 +156,6 @@ def main(arguments=None):
     torch.manual_seed(args.seed)
 
     steps, tasks, tests = (30, 16, 200) if args.smoke else (4_000, 32, 2_000)
-    generator = torch.Generator().manual_seed(args.seed)
     models = build(32 if args.smoke else 96)
     for name, model in models.items():
         size = wl.count_parameters(model)
