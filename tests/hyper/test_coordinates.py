@@ -169,8 +169,8 @@ def test_mlps_of_sines_keep_their_scale(depth):
 
 def test_a_network_made_without_gradients_is_the_same():
     with torch.no_grad():
-        made = build("fourier")
-    close(made(points()), build("fourier")(points()))
+        network = build("fourier")
+    close(network(points()), build("fourier")(points()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
