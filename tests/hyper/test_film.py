@@ -12,7 +12,7 @@ from torch import nn
 
 import weightloom as wl
 from tests.oracle import close
-from weightloom.errors import PatternError, UnsupportedModuleError
+from weightloom.errors import CheckpointError, PatternError, UnsupportedModuleError
 from weightloom.hyper.film import Modulated
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -296,6 +296,9 @@ def test_pretrained_folders(tmp_path):
     close(other.materialize(condition[0])(x[0]), film(x, condition)[0], 10)
     with pytest.raises(PatternError, match=r"layers='3' selects no linear or convolution layer"):
         wl.FiLMNetwork.from_pretrained(tmp_path / "film", wl.mlp([2, 3, 1]), encoder)
+    wl.HyperNetwork(wl.mlp([2, 3, 1]), encoder).save_pretrained(tmp_path / "hyper")
+    with pytest.raises(CheckpointError, match=r"no FiLMNetwork \(it writes 0.weight, 0.bias"):
+        wl.FiLMNetwork.from_pretrained(tmp_path / "hyper", wl.mlp([2, 3, 1]), encoder)
 
 
 def test_threads():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from weightloom.errors import PatternError, UnsupportedModuleError
+from weightloom.errors import CheckpointError, PatternError, UnsupportedModuleError
 from weightloom.hyper.encoders import Condition, Dims
 from weightloom.hyper.heads import Head
 from weightloom.hyper.hypernetwork import HyperNetwork
@@ -104,7 +104,7 @@ class FiLMNetwork(HyperNetwork):
 
     ``layers`` says, by glob patterns over module names, which linear and convolution layers are
     modulated. The default is all of them but the last one. In transformers those are the layers
-    of the MLPs and not what is inside `nn.MultiheadAttention`, which has no features of its own.
+    of the MLPs and not what is inside `nn.MultiheadAttention`, which calls no layer.
 
     `bind`, `materialize`, `encode`, `weights` and the rest are those of a `HyperNetwork`;
     ``materialize(condition)`` has the modulation in the weights of ordinary layers.
@@ -174,6 +174,11 @@ class FiLMNetwork(HyperNetwork):
 
         saved = read_config(find_folder(folder, revision))["generate"]["shapes"]
         names = [name.removesuffix(SCALE).rstrip(".") for name in saved if name.endswith(SCALE)]
+        if not names:
+            raise CheckpointError(
+                f"{str(folder)!r} holds a HyperNetwork that is no FiLMNetwork (it writes "
+                f"{', '.join(list(saved)[:3])}); load it with HyperNetwork.from_pretrained"
+            )
         _chosen(primary, [escape(name) for name in names])
         loaded = HyperNetwork.from_pretrained(
             folder, _modulated(primary, names), encoder, head=head, revision=revision
