@@ -71,7 +71,7 @@ def on_waves(sizes, extra=0, last_activation=False):
     return nn.Sequential(waves, *layers)
 
 
-def build(width, calibration):
+def build(width):
     """A hypernetwork that reads sets, and a CNP that learns as many numbers."""
     hyper = wl.HyperNetwork(
         primary=on_waves([32, 1]),
@@ -79,8 +79,6 @@ def build(width, calibration):
             wl.SetEncoder(on_waves([width, width], extra=1)),  # every point (x, y), then the mean
             *wl.mlp([width, width, width], "silu", last_activation=True),
         ),
-        init="primary",
-        calibration=calibration,  # sets to measure the scale of features on
     )
 
     def cnp(width):
@@ -158,8 +156,7 @@ def main(arguments=None):
     torch.manual_seed(args.seed)
 
     steps, tasks, tests = (30, 16, 200) if args.smoke else (4_000, 32, 2_000)
-    generator = torch.Generator().manual_seed(args.seed)
-    models = build(32 if args.smoke else 96, draw_tasks(200, 10, 1, generator)[0])
+    models = build(32 if args.smoke else 96)
     for name, model in models.items():
         size = wl.count_parameters(model)
         print(f"{name}: {size['trainable']:,} learned numbers, primary of {size['primary']:,}")

@@ -2,9 +2,10 @@
 
 f reads a digit at half its resolution and writes the weights of a coordinate network g, which maps
 a point (x, y) of the picture to its brightness. g can be evaluated at any resolution: here at the
-full one, which f has not seen. Compared with an embedding network of equal primary size (one g for
-all images, which sees an embedding of the image beside the point), bicubic enlargement, and the
-mean image. All errors are on held-out images.
+full one, which f has not seen. Compared with rivals of equal primary size that have one g for all
+images (a FiLM network, which scales and shifts its features for each image, and an embedding
+network, which sees an embedding of the image beside the point), bicubic enlargement, and the mean
+image. All errors are on held-out images.
 
     python examples/implicit_images.py [--smoke] [--out DIR] [--data-dir DIR] [--seed N]
 """
@@ -23,48 +24,64 @@ from weightloom.data import load_mnist_or_digits, pixel_centres
 from weightloom.training import Member, Settings, Split, train
 
 
-class Waves(nn.Module):
-    """(x, y, rest) -> sines and cosines of x and y, then the rest. Nothing in it is learned.
-
-    A small network on plain coordinates draws blurs. The full resolution can just represent the
-    highest frequency.
-    """
-
-    def __init__(self, count):
-        super().__init__()
-        self.register_buffer("rates", math.pi / 2 * torch.arange(1, count + 1), persistent=False)
-
-    def forward(self, points):
-        angles = (points[..., :2, None] * self.rates).flatten(-2)
-        waves = math.sqrt(2) * torch.cat([angles.sin(), angles.cos()], dim=-1)
-        return torch.cat([waves, points[..., 2:]], dim=-1)
-
-
-def coordinate_network(waves, hidden, code=0):
-    """A point in [-1, 1]^2 (and a code of the image, for the rival) -> brightness in (0, 1)."""
-    layers = wl.mlp([4 * waves + code, hidden, hidden, 1], activation="silu")
-    return nn.Sequential(Waves(waves), *layers, nn.Sigmoid())
-
-
-def build(small, waves, hidden, width, code=32):
-    """The hypernetwork, and an embedding network with as large a primary."""
-    pixels = small.shape[1]
-    hyper = wl.HyperNetwork(
-        primary=coordinate_network(waves, hidden),
-        encoder=wl.mlp([pixels, width, width], activation="silu", last_activation=True),
-        init="primary",  # start near one common network; better than the default for images
-        calibration=small[:500],  # conditions to measure the scale of features on
+def network(waves, hidden):
+    """A point in [-1, 1]^2 -> brightness in (0, 1), by random waves and a small MLP."""
+    scale = (
+        waves / 13 if waves > 8 else 1.0
+    )  # periods for each unit of length; more for more pixels
+    generator = torch.Generator().manual_seed(0)  # the same waves for every width
+    layers = wl.coordinate_network(
+        2,
+        1,
+        hidden,
+        depth=3,
+        frequencies=waves,
+        scale=scale,
+        activation="silu",
+        generator=generator,
     )
-    goal = hyper.spec.size
-    sizes = [
-        (abs(wl.count_parameters(coordinate_network(waves, w, code))["primary"] - goal), w)
-        for w in range(2, 2 * hidden)
-    ]
+    return nn.Sequential(*layers, nn.Sigmoid())
+
+
+class Beside(nn.Module):
+    """The same with a code of the image beside the waves of the point: what the rival has."""
+
+    def __init__(self, waves, hidden, code):
+        super().__init__()
+        self.waves = network(waves, hidden)[0]
+        self.layers = wl.mlp([2 * waves + code, hidden, hidden, 1], activation="silu")
+
+    def forward(self, joined):
+        points, code = joined[..., :2], joined[..., 2:]
+        return self.layers(torch.cat([self.waves(points), code], dim=-1)).sigmoid()
+
+
+def nearest(make, goal, widths):
+    """The width that brings the primary of a model nearest to ``goal`` parameters."""
+    return min(widths, key=lambda w: abs(wl.count_parameters(make(w))["primary"] - goal))
+
+
+def build(pixels, waves, hidden, width, code=32):
+    """The hypernetwork, and rivals with as large a primary."""
+    hyper = wl.HyperNetwork(
+        primary=network(waves, hidden),
+        encoder=wl.mlp([pixels, width, width], activation="silu", last_activation=True),
+    )
+
+    def film(hidden):
+        encoder = wl.mlp([pixels, 3 * width, 3 * width], activation="silu", last_activation=True)
+        return wl.FiLMNetwork(network(waves, hidden), encoder)
+
+    goal, widths = hyper.spec.size, range(hidden // 2, 2 * hidden)
     rival = wl.EmbeddingNetwork(
-        predictor=coordinate_network(waves, min(sizes)[1], code),
+        predictor=Beside(waves, nearest(lambda w: Beside(waves, w, code), goal, widths), code),
         encoder=wl.mlp([pixels, 3 * width, 3 * width, code], activation="silu"),
     )
-    return {"hypernetwork": hyper, "embedding network": rival}
+    return {
+        "hypernetwork": hyper,
+        "FiLM network": film(nearest(film, goal, widths)),
+        "embedding network": rival,
+    }
 
 
 def halved(images, side):
@@ -137,7 +154,8 @@ def main(arguments=None):
     print(f"{data.source}\n{len(small):,} images to learn from, {len(small_test)} held out")
 
     large = side == 28
-    models = build(small, 10 if large else 4, 32 if large else 16, 64 if args.smoke else 256)
+    sizes = (20, 32) if large else (8, 16)  # waves, hidden neurons
+    models = build(small.shape[1], *sizes, 64 if args.smoke else 256)
     settings = Settings(
         epochs=20 if args.smoke else 12,  # with few images an epoch is short
         batch_size=50,
@@ -184,6 +202,7 @@ def main(arguments=None):
             f"read ({side // 2} x {side // 2})": small_test[rows],
             f"truth ({side} x {side})": data.test[rows],
             f"hyper at {side}": draw(hyper, small_test[rows], side),
+            f"FiLM at {side}": draw(models["FiLM network"], small_test[rows], side),
             f"embedding at {side}": draw(models["embedding network"], small_test[rows], side),
             f"bicubic at {side}": bicubic[rows],
             f"hyper at {fine}": draw(hyper, small_test[rows], fine),

@@ -1,4 +1,4 @@
-"""Primaries and encoders in plain PyTorch, so that the tasks do not move with the library."""
+"""Primaries and encoders; in plain PyTorch but for the SIREN, so that tasks stay what they are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+import weightloom as wl
 from start_suite.base import Field
 
 __all__ = [
     "ConvNet",
     "Reader",
-    "Sine",
     "Waves",
     "conv_encoder",
     "fourier",
@@ -59,30 +59,9 @@ def network(field: Field, width: int | None = None) -> nn.Module:
     return layers if isinstance(lift, nn.Identity) else nn.Sequential(lift, *layers.children())
 
 
-class Sine(nn.Module):
-    def __init__(self, omega: float) -> None:
-        super().__init__()
-        self.omega = omega
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sin(self.omega * x)
-
-
 def siren(width: int, out: int, omega: float = 30.0) -> nn.Module:
-    """A SIREN with its own initialisation (Sitzmann and others, 2020, Section 3.2).
-
-    The paper says nothing of biases. nn.Linear's, times omega, would be larger than everything else
-    in a sine; so phases are uniform in the first layer and zero in the others, for all contenders.
-    """
-    first, second, last = nn.Linear(2, width), nn.Linear(width, width), nn.Linear(width, out)
-    nn.init.uniform_(first.weight, -1 / 2, 1 / 2)
-    nn.init.uniform_(first.bias, -math.pi / omega, math.pi / omega)
-    nn.init.zeros_(second.bias)
-    nn.init.zeros_(last.bias)
-    bound = math.sqrt(6 / width) / omega
-    nn.init.uniform_(second.weight, -bound, bound)
-    nn.init.uniform_(last.weight, -bound, bound)
-    return nn.Sequential(first, Sine(omega), second, Sine(omega), last)
+    """A SIREN with its own initialisation (Sitzmann and others, 2020, Section 3.2)."""
+    return wl.coordinate_network(2, out, width, depth=3, features="siren", omega=omega)
 
 
 def conv_encoder(channels: int, side: int, features: int) -> nn.Module:

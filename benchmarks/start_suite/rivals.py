@@ -18,7 +18,7 @@ import weightloom as wl
 from start_suite.base import Field, Problem
 from start_suite.networks import mlp, network
 
-__all__ = ["MATCHES", "MODELS", "FiLM", "OneEach"]
+__all__ = ["MATCHES", "MODELS", "OneEach"]
 
 MATCHES = ("learned", "points")
 RANK = 4
@@ -50,28 +50,13 @@ def hyper(problem: Problem, primary: nn.Module, head: str | wl.Head) -> nn.Modul
 
 def film(problem: Problem, field: Field, width: int) -> nn.Module:
     """One network for all conditions; each hidden layer is scaled and shifted by the condition."""
-    return FiLM(problem.encoder(), problem.features, field, width)
-
-
-class FiLM(nn.Module):
-    """Perez and others (2018): h -> (1 + gamma) h + beta before each activation."""
-
-    def __init__(self, encoder: nn.Module, features: int, field: Field, width: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.lift, self.activation = field.lift(), field.activation()
-        self.layers = nn.ModuleList([nn.Linear(field.inner, width), nn.Linear(width, width)])
-        self.last = nn.Linear(width, field.out)
-        self.modulate = nn.Linear(features, 4 * width)
-        nn.init.normal_(self.modulate.weight, 0.0, 0.1 / features**0.5)
-        nn.init.zeros_(self.modulate.bias)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        parts = self.modulate(self.encoder(condition)).unsqueeze(1).chunk(4, -1)
-        h = self.lift(x)
-        for layer, gamma, beta in zip(self.layers, parts[::2], parts[1::2], strict=True):
-            h = self.activation((1 + gamma) * layer(h) + beta)
-        return self.last(h)
+    return wl.FiLMNetwork(
+        network(field, width),
+        problem.encoder(),
+        features=problem.features,
+        calibration=problem.calibration,
+        condition_dims=problem.calibration.dim() - 1,
+    )
 
 
 def concatenation(problem: Problem, field: Field, width: int) -> nn.Module:

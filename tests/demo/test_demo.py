@@ -19,7 +19,7 @@ from weightloom.data import load_digits, pixel_centres
 from weightloom.demo import DemoResult, DemoSettings, coordinate_network, run_demo, write_report
 from weightloom.demo import training as demo_training
 from weightloom.demo.pictures import STEPS, between_embeddings, between_networks, hardest
-from weightloom.demo.report import verdict
+from weightloom.demo.report import compared, verdict
 from weightloom.demo.training import DemoHistory, Shifted
 
 SECTIONS = [
@@ -90,14 +90,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_terminal_shows_the_table_and_the_verdict(folder: Path, result: DemoResult) -> None:
     out, err = (folder / "stdout").read_text(), (folder / "stderr").read_text()
-    assert "N_g = 561, N_q = 565" in out
+    assert "equal size (561, 571 and 565 weights for each point" in out
     row = next(line for line in out.splitlines() if line.startswith("hypernetwork  "))
     assert f"{result.hyper.mse:.5f}" in row
     assert f"{result.hyper.ratio:.4f}" in row
     assert "226,609" in row
-    for name in ("embedding network  ", "mean image  ", "mean brightness  "):
+    for name in ("FiLM network  ", "embedding network  ", "mean image  ", "mean brightness  "):
         assert f"\n{name}" in out
-    assert verdict(*result.contenders) in out
+    assert verdict(result) in out
     assert str(folder / "report.html") in out
     assert "3/3" in err  # the progress bars
 
@@ -105,8 +105,8 @@ def test_the_terminal_shows_the_table_and_the_verdict(folder: Path, result: Demo
 def test_the_page_is_complete_and_self_contained(folder: Path) -> None:
     page = Page((folder / "report.html").read_text())
     assert page.sections == SECTIONS
-    # 3 strips of 10, twice; 4 strips of 10; 4 strips of 9.
-    assert len(page.images) == 30 + 30 + 40 + 4 * STEPS
+    # 4 strips of 10, twice; 5 strips of 10; 5 strips of 9.
+    assert len(page.images) == 40 + 40 + 50 + 5 * STEPS
     assert all(image["alt"] for image in page.images)
     assert page.links
     assert all(link.startswith(("data:", "#")) for link in page.links)
@@ -116,7 +116,8 @@ def test_the_page_is_complete_and_self_contained(folder: Path) -> None:
     assert "<script" not in text
     assert "A smoke run" in text
     assert text.count("<svg") == 1
-    assert "var(--hyper)" in text[text.index("<svg") : text.index("</svg>")]
+    curves = text[text.index("<svg") : text.index("</svg>")]
+    assert all(colour in curves for colour in ("var(--hyper)", "var(--film)", "var(--rival)"))
 
 
 def test_only_the_files_it_names(folder: Path) -> None:
@@ -126,7 +127,8 @@ def test_only_the_files_it_names(folder: Path) -> None:
 
 def test_saved_network_draws_the_digit(folder: Path, result: DemoResult) -> None:
     state = load_file(folder / "digit-3.safetensors")
-    assert sum(value.numel() for value in state.values()) == result.hyper.primary
+    weights = [value.numel() for name, value in state.items() if name != "0.matrix"]
+    assert sum(weights) == result.hyper.primary
     network = coordinate_network()
     network.load_state_dict(state)
     row = result.data.held_out_labels.tolist().index(3)
@@ -172,13 +174,33 @@ def test_a_few_epochs_already_beat_the_mean_image(result: DemoResult) -> None:
 
 
 def test_equal_sizes(result: DemoResult) -> None:
-    assert result.rival is not None
-    assert abs(result.rival.primary - result.hyper.primary) < 0.02 * result.hyper.primary
-    assert abs(result.rival.trainable - result.hyper.trainable) < 0.01 * result.hyper.trainable
+    assert result.film is not None
+    assert result.embedding is not None
+    own = result.hyper
+    for rival in (result.film, result.embedding):
+        assert abs(rival.primary - own.primary) < 0.02 * own.primary
+        assert abs(rival.trainable - own.trainable) < 0.01 * own.trainable
+        assert rival.trainable == sum(p.numel() for p in rival.model.parameters())
+        assert result.sizes[rival.name]["primary"] == rival.primary
     network = coordinate_network()
-    assert result.hyper.primary == sum(p.numel() for p in network.parameters())
-    assert result.rival.primary == sum(p.numel() for p in result.rival.model.predictor.parameters())
-    assert result.rival.trainable == sum(p.numel() for p in result.rival.model.parameters())
+    assert own.primary == sum(p.numel() for p in network.parameters())
+    predictor = result.embedding.model.predictor
+    assert result.embedding.primary == sum(p.numel() for p in predictor.parameters())
+    # Both hidden layers have one scale and one shift for each of 15 features.
+    film = result.film.model
+    assert film.spec.size == 4 * 15
+    weights = sum(p.numel() for p in film.materialize(result.data.held_out[0]).parameters())
+    assert result.film.primary == weights + 4 * 15
+
+
+def test_all_networks_see_the_same_waves(result: DemoResult) -> None:
+    assert result.film is not None
+    assert result.embedding is not None
+    own = result.hyper.model.primary[0].matrix
+    assert torch.equal(own, result.film.model.primary[0].matrix)
+    assert torch.equal(own, result.embedding.model.predictor.waves.matrix)
+    assert torch.equal(own, coordinate_network()[0].matrix)
+    assert not torch.equal(own, coordinate_network(seed=1)[0].matrix)
 
 
 def test_batches_move_points_with_the_image() -> None:
@@ -198,26 +220,28 @@ def test_batches_move_points_with_the_image() -> None:
     torch.testing.assert_close(targets[32:], ramp.expand(32, 64))
 
 
-def test_line_between_features_is_line_between_weights(result: DemoResult) -> None:
-    hyper, (first, last) = result.hyper.model, result.data.held_out[:2]
-    drawn = between_networks(hyper, first, last, 8)
-    assert drawn.shape == (STEPS, 64)
-    torch.testing.assert_close(drawn[0], result.hyper.drawn[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(drawn[-1], result.hyper.drawn[1], atol=1e-5, rtol=1e-4)
-    with torch.no_grad():
-        features = hyper.encoder(torch.stack([first, last])).mean(dim=0, keepdim=True)
-        generated = hyper.head.generate(features)
-        network = coordinate_network()
-        network.load_state_dict({name: generated[name].dense()[0] for name in hyper.spec})
-        middle = network(pixel_centres(8)).squeeze(-1)
-    torch.testing.assert_close(drawn[STEPS // 2], middle, atol=1e-5, rtol=1e-4)
+def test_lines_between_weights(result: DemoResult) -> None:
+    first, last = result.data.held_out[:2]
+    assert result.film is not None
+    for contender in (result.hyper, result.film):
+        model = contender.model
+        drawn = between_networks(model, first, last, 8)
+        assert drawn.shape == (STEPS, 64)
+        torch.testing.assert_close(drawn[0], contender.drawn[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(drawn[-1], contender.drawn[1], atol=1e-5, rtol=1e-4)
+        weights = model.weights(torch.stack([first, last]))
+        with torch.no_grad():
+            mean = {name: value.mean(0) for name, value in weights.items()}
+            middle = model.run(pixel_centres(8), mean).squeeze(-1)
+        torch.testing.assert_close(drawn[STEPS // 2], middle, atol=1e-5, rtol=1e-4)
 
 
 def test_line_between_embeddings_ends_at_the_images(result: DemoResult) -> None:
-    assert result.rival is not None
-    drawn = between_embeddings(result.rival.model, *result.data.held_out[:2], side=8)
-    torch.testing.assert_close(drawn[0], result.rival.drawn[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(drawn[-1], result.rival.drawn[1], atol=1e-5, rtol=1e-4)
+    rival = result.embedding
+    assert rival is not None
+    drawn = between_embeddings(rival.model, *result.data.held_out[:2], side=8)
+    torch.testing.assert_close(drawn[0], rival.drawn[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(drawn[-1], rival.drawn[1], atol=1e-5, rtol=1e-4)
 
 
 def test_hardest_images_have_the_largest_errors(result: DemoResult) -> None:
@@ -229,26 +253,29 @@ def test_hardest_images_have_the_largest_errors(result: DemoResult) -> None:
 
 
 def test_verdict_follows_the_numbers(result: DemoResult) -> None:
-    hyper, rival = result.contenders
+    hyper, _, rival = result.contenders
     low, high = torch.full((360,), 0.01), torch.full((360,), 0.04)
     first, second = replace(hyper, errors=low), replace(rival, errors=high)
-    text = verdict(first, second)
-    assert text.startswith("The hypernetwork has the lower held-out MSE: 0.01000 against 0.04000")
+    text = compared(first, second)
+    assert text.startswith(
+        "The hypernetwork has a lower held-out MSE than the embedding network: 0.01000 against"
+    )
     assert "4.0 times lower" in text
     assert "360 of 360" in text
-    swapped = verdict(replace(hyper, errors=high), replace(rival, errors=low))
-    assert swapped.startswith("The embedding network has the lower")
+    swapped = compared(replace(hyper, errors=high), replace(rival, errors=low))
+    assert swapped.startswith("The embedding network has a lower")
     noise = torch.randn(360, generator=torch.Generator().manual_seed(0)) * 0.02
     noise = noise - noise.mean() + 1e-4
-    close = verdict(first, replace(rival, errors=low + noise))
+    close = compared(first, replace(rival, errors=low + noise))
     assert close.startswith("No clear difference")
     short = replace(second, history=DemoHistory(3, train=[1.0]))
-    assert "This is no fair comparison" in verdict(first, short)
-    assert "nothing to compare" in verdict(first, None)
+    assert "This is no fair comparison" in compared(first, short)
+    assert len(verdict(result).splitlines()) == 2
+    assert "nothing to compare" in verdict(replace(result, film=None, embedding=None))
 
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, network: int, after: int) -> None:
-    """Press Ctrl-C when the given network (0 or 1) has made so many epochs."""
+    """Press Ctrl-C when the given network (0, 1 or 2) has made so many epochs."""
     real, calls = demo_training.train, []
 
     def train(*args: Any, on_evaluation: Any, **kwargs: Any) -> Any:
@@ -266,7 +293,7 @@ def interrupt_in(monkeypatch: pytest.MonkeyPatch, network: int, after: int) -> N
     monkeypatch.setattr(demo_training, "train", train)
 
 
-@pytest.mark.parametrize("network", [0, 1])
+@pytest.mark.parametrize("network", [0, 1, 2])
 def test_interrupt_keeps_what_was_done(
     network: int,
     tmp_path: Path,
@@ -282,7 +309,7 @@ def test_interrupt_keeps_what_was_done(
     text = (tmp_path / "report.html").read_text()
     assert Page(text).sections == SECTIONS
     assert "Stopped early" in text
-    assert ("was not trained" in text) == (network == 0)
+    assert text.count("was not trained") == 2 - network
     numbers = json.loads((tmp_path / "results.json").read_text())
     assert numbers["stopped early"] is True
     assert len(numbers["networks"]) == network + 1

@@ -1,4 +1,4 @@
-"""``weightloom demo``: a hypernetwork and its rival on handwritten digits."""
+"""``weightloom demo``: a hypernetwork and its rivals on handwritten digits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Train a hypernetwork on the handwritten digits of scikit-learn (nothing is downl
 report with pictures.
 
 The hypernetwork reads an image and writes all weights of a small network that maps a point (x, y)
-to brightness: every image becomes a network. Its rival, the embedding network, is a single network
-of the same size that takes an embedding of the image as a second input. Both are then evaluated on
-held-out images."""
+to brightness: every image becomes a network. Its rivals, of the same size, are one network for all
+images: the FiLM network scales and shifts its features for each image, the embedding network takes
+an embedding of the image as a second input. All are then evaluated on held-out images."""
 
 EPILOG = """\
 what it prints:
@@ -40,7 +40,7 @@ Ctrl-C:
 
 examples:
   weightloom demo                          the full demo, into ./weightloom-demo
-  weightloom demo --epochs 50              a quarter of the training
+  weightloom demo --epochs 50              a third of the training
   weightloom demo --seed 1 --out seed-1    other initial weights, the same held-out images
   weightloom demo --smoke --out try        check that it runs here
 """
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epochs",
         metavar="N",
         type=at_least(1),
-        help="passes over the training images for each network (default: 200; with --smoke: 3)",
+        help="passes over the training images for each network (default: 150; with --smoke: 3)",
     )
     parser.add_argument(
         "--seed",
@@ -102,9 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     quiet = arguments.quiet
     result = run_demo(settings, log=_discard if quiet else _print, progress=not quiet)
     # The table first, so that the numbers are not lost if writing fails.
-    print(f"\n{table(result)}\n\n{verdict(result.hyper, result.rival)}", flush=True)
+    print(f"\n{table(result)}\n\n{verdict(result)}", flush=True)
     if settings.smoke:
-        print("This was a smoke run: the numbers say little about either network.")
+        print("This was a smoke run: the numbers say little about the networks.")
     files = write_report(result, folder)
     print(f"\nWritten in {time.perf_counter() - started:.0f} s:")
     for path in files:

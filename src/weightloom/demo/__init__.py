@@ -1,6 +1,6 @@
-"""`weightloom demo`: a hypernetwork and its rival learn to draw handwritten digits.
+"""`weightloom demo`: a hypernetwork and its rivals learn to draw handwritten digits.
 
-`run_demo` trains and measures both, `write_report` writes the page. `completion` and `curves`
+`run_demo` trains and measures them, `write_report` writes the page. `completion` and `curves`
 compute what the Draw and Kernels tabs of the local page show.
 """
 

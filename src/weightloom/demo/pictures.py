@@ -44,12 +44,13 @@ STEPS = 9
 # matplotlib knows no CSS: it draws in these colours, which are then replaced by the page's own.
 _INK = "#010203"
 _GRID = "#010204"
-_LINES = ("#010205", "#010206")
+_LINES = ("#010205", "#010206", "#010207")
 _CSS = {
     _INK: "currentColor",
     _GRID: "var(--line)",
     _LINES[0]: "var(--hyper)",
-    _LINES[1]: "var(--rival)",
+    _LINES[1]: "var(--film)",
+    _LINES[2]: "var(--rival)",
 }
 
 # Without this matplotlib writes its name and address into every picture.
@@ -128,14 +129,12 @@ def interpolation(result: DemoResult) -> list[PictureRow]:
             between_networks(hyper, first, last, side),
         ),
     ]
-    if result.rival is not None:
-        rival = result.rival.model
-        strips.append(
-            (
-                "embedding network, feature space: a straight line between two embeddings",
-                between_embeddings(rival, first, last, side),
-            )
-        )
+    if result.film is not None:
+        label = "FiLM network, feature space: a straight line between two modulations"
+        strips.append((label, between_networks(result.film.model, first, last, side)))
+    if result.embedding is not None:
+        label = "embedding network, feature space: a straight line between two embeddings"
+        strips.append((label, between_embeddings(result.embedding.model, first, last, side)))
     return [
         PictureRow(
             label,
@@ -155,7 +154,7 @@ def interpolation(result: DemoResult) -> list[PictureRow]:
 def between_networks(hyper: HyperNetwork, first: Tensor, last: Tensor, side: int) -> Tensor:
     """What networks on the straight line between those of two conditions draw: [STEPS, side^2].
 
-    The head is affine, so a straight line between features is a straight line between weights.
+    The line is between generated weights; of a FiLM network these are scales and shifts.
     """
     ends = hyper.weights(torch.stack([first, last]))
     shares = _shares()

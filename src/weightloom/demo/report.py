@@ -17,7 +17,7 @@ from weightloom.demo.training import BATCH, LEARNING_RATE, REACH, Contender, Dem
 from weightloom.files import atomic_write, check_folder
 from weightloom.tables import aligned
 
-__all__ = ["HEADER", "NUMBERS", "PAGE", "cells", "table", "verdict", "write_report"]
+__all__ = ["HEADER", "NUMBERS", "PAGE", "cells", "compared", "table", "verdict", "write_report"]
 
 PAGE = "report.html"
 NUMBERS = "results.json"
@@ -37,10 +37,9 @@ def cells(result: DemoResult) -> list[tuple[str, ...]]:
         sizes = f"{contender.primary:,}", f"{contender.trainable:,}"
         errors = f"{contender.mse:.5f}", f"{contender.ratio:.4f}"
         rows.append((contender.name, *errors, *sizes, seconds))
-    if result.rival is None:
-        rival = result.rival_sizes
-        sizes = f"{rival['primary']:,}", f"{rival['trainable']:,}"
-        rows.append(("embedding network", "", "", *sizes, "none"))
+    for name in result.untrained:
+        counts = result.sizes[name]
+        rows.append((name, "", "", f"{counts['primary']:,}", f"{counts['trainable']:,}", "none"))
     for guess in result.baselines:
         rows.append((guess.name, f"{guess.mse:.5f}", f"{guess.ratio:.4f}", "", "", ""))
     return rows
@@ -53,28 +52,34 @@ def table(result: DemoResult) -> str:
     return "\n".join(lines)
 
 
-def verdict(first: Contender[Any], second: Contender[Any] | None) -> str:
-    """Which network has the lower held-out error, and whether the difference is clear."""
-    if second is None:
+def verdict(result: DemoResult) -> str:
+    """The hypernetwork against each of its rivals."""
+    first, *rivals = result.contenders
+    if not rivals:
         return (
             f"The {first.name} alone was trained: there is nothing to compare. On held-out images "
             f"its MSE is {first.mse:.5f}, {first.ratio:.4f} of the variance."
         )
+    return "\n".join(compared(first, rival) for rival in rivals)
+
+
+def compared(first: Contender[Any], second: Contender[Any]) -> str:
+    """Which of two networks has the lower held-out error, and whether the difference is clear."""
     better, worse = (first, second) if first.mse <= second.mse else (second, first)
     difference = worse.errors - better.errors
     standard_error = (difference.std() / len(difference) ** 0.5).item()
     wins = int((difference > 0).sum())
     if difference.mean().item() < 2.0 * standard_error:
         text = (
-            f"No clear difference: the {better.name} has the lower held-out MSE "
-            f"({better.mse:.5f} against {worse.mse:.5f}), but by less than two standard errors "
-            f"of the difference over {len(difference)} images."
+            f"No clear difference: the {better.name} has a lower held-out MSE than the "
+            f"{worse.name} ({better.mse:.5f} against {worse.mse:.5f}), but by less than two "
+            f"standard errors of the difference over {len(difference)} images."
         )
     else:
         text = (
-            f"The {better.name} has the lower held-out MSE: {better.mse:.5f} against "
-            f"{worse.mse:.5f}, {worse.mse / better.mse:.1f} times lower. It is the closer one on "
-            f"{wins} of {len(difference)} images."
+            f"The {better.name} has a lower held-out MSE than the {worse.name}: {better.mse:.5f} "
+            f"against {worse.mse:.5f}, {worse.mse / better.mse:.1f} times lower. It is the closer "
+            f"one on {wins} of {len(difference)} images."
         )
     if first.history.done != second.history.done:
         text += (
@@ -120,7 +125,7 @@ def _numbers(result: DemoResult) -> dict[str, Any]:
         "command": _command(result),
         "smoke": result.settings.smoke,
         "stopped early": result.interrupted,
-        "verdict": verdict(result.hyper, result.rival),
+        "verdict": verdict(result),
         "images": {"train": len(result.data.train), "held out": len(result.data.held_out)},
         "variance of held-out pixels": result.variance,
         "networks": {
@@ -180,7 +185,7 @@ def _page(result: DemoResult, saved: Path, row: int) -> str:
     return environment.get_template("report.html.j2").render(
         result=result,
         settings=result.settings,
-        verdict=verdict(result.hyper, result.rival),
+        verdicts=verdict(result).splitlines(),
         header=HEADER,
         cells=cells(result),
         reconstructions=pictures.reconstructions(result, shown),

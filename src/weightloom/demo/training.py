@@ -1,4 +1,4 @@
-"""Train both networks on the digits and measure them on held-out images."""
+"""Train the three networks on the digits and measure them on held-out images."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from weightloom import training
 from weightloom.data import ImageSplit, load_digits, pixel_centres, shift
-from weightloom.demo.networks import embedding_network, hypernetwork
-from weightloom.hyper import EmbeddingNetwork, HyperNetwork, count_parameters
+from weightloom.demo.networks import embedding_network, film_network, hypernetwork
+from weightloom.hyper import EmbeddingNetwork, FiLMNetwork, HyperNetwork, count_parameters
 from weightloom.training import Member, Report, Split, train
 
 __all__ = [
@@ -34,19 +34,20 @@ __all__ = [
 LEARNING_RATE = 1e-2
 BATCH = 64
 REACH = 0.5  # training images are moved by up to this many pixels
-EPOCHS = 200
+EPOCHS = 150
 SMOKE_EPOCHS = 3
 
 Model = TypeVar("Model", bound=nn.Module)
 
 HYPER = "hypernetwork"
+FILM = "FiLM network"
 EMBEDDED = "embedding network"
 HELD_OUT = "held out"
 
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the user may choose. ``epochs`` None: 200, or 3 with ``smoke``.
+    """What the user may choose. ``epochs`` None: 150, or 3 with ``smoke``.
 
     One thread by default: the networks are small, and on a busy machine two threads were seen to be
     forty times slower, because each waited for the other.
@@ -117,15 +118,24 @@ class DemoResult:
     settings: DemoSettings
     data: ImageSplit
     hyper: Contender[HyperNetwork]
-    rival: Contender[EmbeddingNetwork] | None  # None: training was stopped before its turn
-    rival_sizes: dict[str, int]
+    film: Contender[FiLMNetwork] | None  # None: training was stopped before its turn
+    embedding: Contender[EmbeddingNetwork] | None
+    sizes: dict[str, dict[str, int]]
+    """of every network by its name, also of those that were not trained"""
     baselines: list[Baseline]
     threads: int
     seconds: float
 
     @property
     def contenders(self) -> list[Contender[Any]]:
-        return [self.hyper] if self.rival is None else [self.hyper, self.rival]
+        """Those that were trained, the hypernetwork first."""
+        trained = (self.hyper, self.film, self.embedding)
+        return [contender for contender in trained if contender is not None]
+
+    @property
+    def untrained(self) -> list[str]:
+        """Names of the networks whose turn did not come."""
+        return [name for name in self.sizes if name not in {c.name for c in self.contenders}]
 
     @property
     def variance(self) -> float:
@@ -169,7 +179,7 @@ def run_demo(
     log: Callable[[str], None] = lambda text: None,
     progress: bool = False,
 ) -> DemoResult:
-    """Train the hypernetwork, then its rival; measure both on the held-out images.
+    """Train the hypernetwork, then its rivals; measure all of them on the held-out images.
 
     The same settings give the same numbers on the same machine. The caller's random state and
     thread count are restored. Ctrl-C ends training, and what was learned by then is measured.
@@ -189,30 +199,40 @@ def _run(
     settings: DemoSettings, log: Callable[[str], None], progress: bool, started: float
 ) -> DemoResult:
     data = load_digits()
-    hyper = hypernetwork(data.train)
-    sizes = count_parameters(hyper)
-    rival = embedding_network(data.train, sizes["primary"], sizes["trainable"])
-    rival_sizes = count_parameters(rival)
+    hyper = hypernetwork(data.train, settings.seed)
+    own = count_parameters(hyper)
+    goal = own["primary"], own["trainable"]
+    film = film_network(data.train, *goal, settings.seed)
+    embedding = embedding_network(data.train, *goal, settings.seed)
+    sizes = {HYPER: own, FILM: count_parameters(film), EMBEDDED: count_parameters(embedding)}
     log(
         f"Handwritten digits, {data.side} x {data.side} pixels: {len(data.train)} images to learn "
         f"from, {len(data.held_out)} held out.\n"
-        f"Primary networks of equal size: N_g = {sizes['primary']}, N_q = {rival_sizes['primary']} "
-        f"(trainable in all: {sizes['trainable']:,} and {rival_sizes['trainable']:,})."
+        f"Networks of equal size ({_listed(sizes, 'primary')} weights for each point; trainable in "
+        f"all: {_listed(sizes, 'trainable')})."
     )
     first = _contender(HYPER, hyper, data, settings, log, progress)
-    second = None
+    second = third = None
     if not first.stopped_early:
-        second = _contender(EMBEDDED, rival, data, settings, log, progress)
+        second = _contender(FILM, film, data, settings, log, progress)
+    if second is not None and not second.stopped_early:
+        third = _contender(EMBEDDED, embedding, data, settings, log, progress)
     return DemoResult(
         settings=settings,
         data=data,
         hyper=first,
-        rival=second,
-        rival_sizes=rival_sizes,
+        film=second,
+        embedding=third,
+        sizes=sizes,
         baselines=baselines(data),
         threads=torch.get_num_threads(),
         seconds=time.perf_counter() - started,
     )
+
+
+def _listed(sizes: dict[str, dict[str, int]], what: str) -> str:
+    *first, last = (f"{counts[what]:,}" for counts in sizes.values())
+    return f"{', '.join(first)} and {last}"
 
 
 def _contender(
@@ -223,7 +243,7 @@ def _contender(
     log: Callable[[str], None],
     progress: bool,
 ) -> Contender[Model]:
-    """Train one network, with the same batches and steps as the other, and measure it."""
+    """Train one network, with the same batches and steps as the others, and measure it."""
     history = _train(name, model, data, settings, progress)
     if history.interrupted:
         log(

@@ -1,8 +1,16 @@
 """Hypernetworks, their rivals, and what is needed to train and keep them."""
 
 from weightloom.hyper.adapters import Adapter, combine, fit_adapters
+from weightloom.hyper.coordinates import coordinate_network
 from weightloom.hyper.diagnosis import Diagnosis, diagnose
 from weightloom.hyper.encoders import Features, SetEncoder
+from weightloom.hyper.equal_size import (
+    MatchedModels,
+    count_parameters,
+    matched_models,
+    matched_pair,
+)
+from weightloom.hyper.film import FiLMNetwork
 from weightloom.hyper.fully_connected import mlp
 from weightloom.hyper.heads import (
     AdapterHead,
@@ -14,22 +22,19 @@ from weightloom.hyper.heads import (
     PerLayerHead,
 )
 from weightloom.hyper.hypernetwork import HyperNetwork
-from weightloom.hyper.rivals import (
-    ConditionalNeuralProcess,
-    EmbeddingNetwork,
-    count_parameters,
-    matched_pair,
-)
+from weightloom.hyper.rivals import ConditionalNeuralProcess, EmbeddingNetwork
 from weightloom.hyper.rows import CallPlan, shared
 from weightloom.hyper.saving import export, load
 
 __all__ = [
-    # the two ways to condition a network
+    # ways to condition a network: all weights, features, or one more input
     "HyperNetwork",
+    "FiLMNetwork",
     "EmbeddingNetwork",
     "ConditionalNeuralProcess",
     # parts
     "mlp",
+    "coordinate_network",
     "SetEncoder",
     "Features",
     # heads: how the weights are written
@@ -49,6 +54,8 @@ __all__ = [
     # how large
     "count_parameters",
     "matched_pair",
+    "matched_models",
+    "MatchedModels",
     # looking inside
     "diagnose",
     "Diagnosis",

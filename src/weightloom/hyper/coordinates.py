@@ -108,8 +108,9 @@ def coordinate_network(
     )
     """
     _check_sizes(inputs=inputs, outputs=outputs, width=width, depth=depth)
-    options = dict(frequencies=frequencies, scale=scale, omega=omega, activation=activation)
-    _check_options(features, {name: value for name, value in options.items() if value is not None})
+    _check_options(
+        features, frequencies=frequencies, scale=scale, omega=omega, activation=activation
+    )
     hidden = [width] * (depth - 1)
     if features == "siren":
         omega = 30.0 if omega is None else omega
@@ -149,7 +150,6 @@ def _start_siren(network: nn.Sequential, omega: float, generator: torch.Generato
         layer.bias.uniform_(-phase, phase, generator=generator)
 
 
-@torch.no_grad()
 def _start_mlp(
     network: nn.Sequential, generator: torch.Generator | None, of_coordinates: bool
 ) -> None:
@@ -158,13 +158,14 @@ def _start_mlp(
     Biases are zero, except in a first layer that reads coordinates. Without biases all its kinks
     would go through the origin; half of the variance goes to them, and they cover the cube.
     """
-    gains = layer_gains(network)
+    with torch.enable_grad():  # gains are found by derivatives
+        gains = layer_gains(network)
     for position, (name, layer) in enumerate(_named_linear(network)):
         variance, bias = gains[name].gain / layer.in_features, 0.0
         if of_coordinates and position == 0:
             variance, bias = variance / (2 * _COORDINATE), gains[name].gain / 2
-        layer.weight.normal_(0.0, math.sqrt(variance), generator=generator)
-        layer.bias.normal_(0.0, math.sqrt(bias), generator=generator)
+        nn.init.normal_(layer.weight, 0.0, math.sqrt(variance), generator=generator)
+        nn.init.normal_(layer.bias, 0.0, math.sqrt(bias), generator=generator)
 
 
 def _linear(network: nn.Sequential) -> list[nn.Linear]:
@@ -188,7 +189,8 @@ def _check_sizes(**sizes: int) -> None:
             )
 
 
-def _check_options(features: str, given: dict[str, Any]) -> None:
+def _check_options(features: str, **options: Any) -> None:
+    given = {name: value for name, value in options.items() if value is not None}
     if features not in FEATURES:
         raise ShapeError(f"features={features!r} is unknown; choose {', '.join(FEATURES)}")
     for name, value in given.items():

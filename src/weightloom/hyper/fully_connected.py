@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 from weightloom.errors import ShapeError
@@ -21,7 +23,8 @@ def mlp(
 ) -> nn.Sequential:
     """A plain `nn.Sequential` of Linear layers of these sizes with an activation in between.
 
-    ``last_activation=True`` adds one after the last layer too, as an encoder needs it.
+    ``last_activation=True`` adds one after the last layer too, as an encoder needs it. Layers start
+    as `nn.Linear` does, but around sines ("sin") they start with the variance that a sine needs.
 
     >>> mlp([2, 64, 1])
     Sequential(
@@ -35,6 +38,7 @@ def mlp(
             f"sizes={list(sizes)} was given; an MLP needs at least two sizes (input and output), "
             f"each at least 1"
         )
+    sines = activation == "sin"
     if isinstance(activation, str):
         known = named_modules()
         if activation not in known:
@@ -48,7 +52,25 @@ def mlp(
         layers.append(nn.Linear(inner, out, bias=bias))
         if last_activation or i < len(sizes) - 2:
             layers.append(activation())
-    return nn.Sequential(*layers)
+    network = nn.Sequential(*layers)
+    if sines:
+        _start_sines(network)
+    return network
+
+
+@torch.no_grad()
+def _start_sines(network: nn.Sequential) -> None:
+    """Weights that give every sine inputs of variance 1.
+
+    nn.Linear has a third of the variance that a first layer needs, and a seventh behind a sine:
+    each layer would halve the signal. E[sin(u)^2] = (1 - exp(-2)) / 2 for u standard normal.
+    """
+    moment = 1.0
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            reach = math.sqrt(3 / (moment * layer.in_features))  # of variance reach^2 / 3
+            layer.weight.uniform_(-reach, reach)
+            moment = (1 - math.exp(-2)) / 2
 
 
 def mlp_size(sizes: Sequence[int]) -> int:

@@ -67,8 +67,7 @@ def completion_network() -> HyperNetwork:
         torch.manual_seed(0)
         layers = mlp([2 * PIXELS, WIDTH, WIDTH], activation="silu", last_activation=True)
         encoder = nn.Sequential(MaskedImage(images), *layers)
-        examples = torch.cat([images, torch.ones_like(images)], dim=-1)
-        return HyperNetwork(coordinate_network(), encoder, init="primary", calibration=examples)
+        return HyperNetwork(coordinate_network(), encoder)
 
 
 def ready(path: Path) -> bool:
@@ -122,14 +121,12 @@ def _held_out() -> Split:
 
 
 def _settings(epochs: int) -> training.Settings:
-    # At the demo's rate of 1e-2 the networks went black for good after some 20 epochs.
     return training.Settings(
         epochs=epochs,
         batch_size=64,
-        learning_rate=3e-3,
+        learning_rate=1e-2,
         optimiser="adam",
         schedule="cosine",
-        clip_norm=1.0,
     )
 
 

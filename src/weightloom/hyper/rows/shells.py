@@ -62,11 +62,14 @@ Shells = dict[int, nn.Module]
 
 
 def shell(
-    root: nn.Module, classes: Mapping[int, type[nn.Module]] | None = None
+    root: nn.Module,
+    classes: Mapping[int, type[nn.Module]] | None = None,
+    wrapped: Mapping[int, Callable[[nn.Module], nn.Module]] | None = None,
 ) -> tuple[nn.Module, Shells]:
     """A copy of ``root`` whose modules are new and whose tensors are shared; and all its shells.
 
-    ``classes`` gives other classes to the copies of some modules, by the modules' id.
+    ``classes`` gives other classes to the copies of some modules, by the modules' id. ``wrapped``
+    says what stands around the copies of some modules, for all who refer to them.
 
     Attributes that lead back into the tree (lists of modules, an instance's own ``forward``, bound
     methods, partials, closures) lead into the copy. Scripted modules are not copied.
@@ -79,7 +82,10 @@ def shell(
             continue
         kind = classes.get(id(module)) if classes else None
         shells[id(module)] = _copied(module, kind or type(module))
-    for module in shells.values():
+    copies = list(shells.values())
+    for key, wrap in (wrapped or {}).items():
+        shells[key] = wrap(shells[key])
+    for module in copies:
         _redirect(module, shells)
     return shells[id(root)], shells
 
