@@ -151,6 +151,8 @@ def _curve(
 
 
 def _finish(axes: Axes, label: str, title: str) -> None:
+    from matplotlib.ticker import MaxNLocator  # optional, so not at the top
+
     axes.set_ylabel(label)
     axes.set_title(title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
