@@ -52,9 +52,11 @@ PRIMARIES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "llama": (llama, "model.layers.*proj.weight"),
     "bert": (bert, "bert.encoder.*attention.*.weight"),
 }
-HEADS: dict[str, Callable[[], wl.Head]] = {
-    "delta": lambda: wl.DeltaHead(rank=2),
-    "adapter": lambda: wl.AdapterHead(rank=2),
+# The shared network of an AdapterHead moves weights further: at 1e-3 five steps change these by 25
+# to 50 times their norm, which diagnose reports (rightly). Text-to-LoRA trains at 2.5e-5.
+HEADS: dict[str, tuple[Callable[[], wl.Head], float]] = {
+    "delta": (lambda: wl.DeltaHead(rank=2), 1e-3),
+    "adapter": (lambda: wl.AdapterHead(rank=2), 1e-4),
 }
 
 
@@ -68,16 +70,17 @@ def compare(output: Any, target: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", PRIMARIES)
 def test_no_warning_before_and_in_training(name: str, head: str) -> None:
     make, generate = PRIMARIES[name]
+    make_head, rate = HEADS[head]
     torch.manual_seed(0)
     encoder = wl.mlp([8, 16, 16], "leaky_relu", last_activation=True)
     if name == "layer" and head == "adapter":
         generate = "linear*.weight"  # an adapter changes matrices
-    hyper = wl.HyperNetwork(make(), encoder, HEADS[head](), generate=generate, freeze_rest=True)
+    hyper = wl.HyperNetwork(make(), encoder, make_head(), generate=generate, freeze_rest=True)
     condition = torch.randn(4, 8)
     x, target = torch.randint(WORDS, (4, 2, 12)), torch.randint(WORDS, (4, 2, 12))
     if name == "layer":
         x, target = torch.randn(4, 2, 6, 32), torch.randn(4, 2, 6, 32)
-    optimiser = torch.optim.AdamW([p for p in hyper.parameters() if p.requires_grad], lr=1e-3)
+    optimiser = torch.optim.AdamW([p for p in hyper.parameters() if p.requires_grad], lr=rate)
 
     def look() -> Diagnosis:
         return diagnose(
