@@ -128,12 +128,12 @@ def listing() -> str:
 def checkups(options: argparse.Namespace) -> list[Checkup]:
     """Diagnoses of the chosen contenders, the default alone if none is named."""
     named = [name for name in CONTENDERS if name in options.only] or [OURS]
-    found: list[Checkup] = []
+    results: list[Checkup] = []
     for task in words(TASKS, options):
         problem = available(task)
         for contender in named if problem else []:
-            found += check(task, problem, contender)
-    return found
+            results += check(task, problem, contender)
+    return results
 
 
 def chosen(options: argparse.Namespace) -> list[Job]:

@@ -37,7 +37,7 @@ def check(name: str, problem: Problem, contender: str, rate: float = 1e-3) -> li
         return []
     generator = torch.Generator().manual_seed(0)
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
-    found, done = [], 0
+    results, done = [], 0
     for stage in STAGES:
         for _ in range(stage - done):
             loss = problem.loss(model, generator)
@@ -56,15 +56,16 @@ def check(name: str, problem: Problem, contender: str, rate: float = 1e-3) -> li
             loss=batch.loss,
             optimiser=optimiser,
         )
-        found.append(Checkup(name, contender, rate, stage, tuple(diagnosis.warnings)))
-    return found
+        results.append(Checkup(name, contender, rate, stage, tuple(diagnosis.warnings)))
+    return results
 
 
 def render(checkups: list[Checkup]) -> str:
     """A line for each warning, and the count."""
     lines = []
-    for one in checkups:
-        title = f"{one.task} {one.contender} adam {one.rate:g}, after {one.trained} steps"
-        lines += [f"{title}: {text}" for text in one.warnings] or [f"{title}: no warnings"]
-    warned = sum(bool(one.warnings) for one in checkups)
+    for checkup in checkups:
+        run = f"{checkup.task} {checkup.contender} adam {checkup.rate:g}"
+        title = f"{run}, after {checkup.trained} steps"
+        lines += [f"{title}: {text}" for text in checkup.warnings] or [f"{title}: no warnings"]
+    warned = sum(bool(checkup.warnings) for checkup in checkups)
     return "\n".join([*lines, f"{warned} of {len(checkups)} diagnoses have warnings"])

@@ -362,9 +362,9 @@ class Optional(Two):
 
 def test_the_last_positional_argument_is_the_target_if_the_primary_cannot_take_it() -> None:
     x, condition, y, target = normal(4, 3), normal(4, 6), normal(4, 3, seed=3), normal(4, 3, seed=4)
-    one, two = make(nn.Linear(3, 3)), make(Two())
-    assert diagnose(one, x, condition, target).to_dict() == (
-        diagnose(one, x, condition, target=target).to_dict()
+    plain, two = make(nn.Linear(3, 3)), make(Two())
+    assert diagnose(plain, x, condition, target).to_dict() == (
+        diagnose(plain, x, condition, target=target).to_dict()
     )
     named = diagnose(two, x, condition, y, target=target).loss
     assert diagnose(two, x, condition, y, target).loss == named

@@ -26,7 +26,7 @@ FAILURES = {
     "siren 1e-3": (siren, 1e-3, r"loss rises on the very batch.*Leave init out"),
     "emoji 3e-3, saturated": (emoji, 3e-3, r"\(Sigmoid\) is saturated.*Leave init out"),
     "textures": (textures, 3e-3, r"steps move the outputs too far: step 1 .*Leave init out"),
-    "textures, primary": (textures, 1e-4, r"primary can hardly draw.*features='fourier'"),
+    "textures, primary": (textures, 1e-4, r"primary can hardly fit.*features='fourier'"),
 }
 HEALTHY = {
     f"{make.__name__} {init} {head} {rate}": (make, init, head, rate)

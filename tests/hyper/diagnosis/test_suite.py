@@ -24,8 +24,8 @@ def test_tasks_with_the_default_start_have_no_warning(name: str) -> None:
     except MissingDataError as error:
         pytest.skip(str(error))
     checkups = check(name, problem, "weightloom")
-    assert [one.trained for one in checkups] == list(STAGES)
-    assert {one.trained: one.warnings for one in checkups if one.warnings} == {}
+    assert [checkup.trained for checkup in checkups] == list(STAGES)
+    assert {checkup.trained: checkup.warnings for checkup in checkups if checkup.warnings} == {}
 
 
 def test_a_task_with_the_old_default_has_a_warning() -> None:

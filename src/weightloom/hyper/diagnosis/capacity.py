@@ -1,4 +1,4 @@
-"""Whether the primary can draw the targets at all: networks of its kind, trained one by one.
+"""Whether the primary can fit the targets at all: networks of its kind, trained one by one.
 
 Plain MLPs on coordinates learn slow changes first and fast ones hardly (spectral bias). No
 hypernetwork can do better than the networks that it writes, so a few of them are trained by

@@ -71,12 +71,12 @@ def for_parameters(
     listed = list(parameters)
     if isinstance(choice, Optimizer):
         return _renewed(choice, listed, head)
-    made = _by_name(*choice)(listed) if isinstance(choice, tuple) else choice(listed)
-    if not isinstance(made, Optimizer):
+    optimiser = _by_name(*choice)(listed) if isinstance(choice, tuple) else choice(listed)
+    if not isinstance(optimiser, Optimizer):
         raise ShapeError(
-            f"optimiser= returned {type(made).__name__}; it must return a torch.optim.Optimizer"
+            f"optimiser= returned {type(optimiser).__name__}; it must return a torch.optim.Optimizer"
         )
-    return made
+    return optimiser
 
 
 def describe(optimiser: Optimizer) -> str:

@@ -24,7 +24,7 @@ __all__ = ["advise_steps"]
 FAR, RATIO = 0.5, 3.0
 """a step is too far if outputs move by more than half their scale, and by more than this many times
 what a step does to one network by itself; and if the loss rises, and does not fall below what it
-was. Long steps to a lower loss are fine: the first ones go to the mean"""
+was, or jumps. Long steps to a lower loss are fine: the first ones go to the mean"""
 STILL = 1e-5
 """outputs that move less than this in every step stand still"""
 SATURATED, WRONG = 0.9, 0.1
@@ -110,7 +110,7 @@ def _too_far(diagnosis: Diagnosis, report: StepReport) -> str | None:
             if (row.change or 0.0) > FAR
             and (row.ratio is None or row.ratio > RATIO)
             and not row.loss < RISE * before.loss
-            and not report.rows[-1].loss < STALL * before.loss
+            and not (row.loss < JUMP * before.loss and report.rows[-1].loss < STALL * before.loss)
         ),
         None,
     )
@@ -253,7 +253,7 @@ def _cannot_fit(diagnosis: Diagnosis, report: StepReport) -> str | None:
     if gradients_over_depth(diagnosis):
         return None  # networks that pass no gradient cannot be trained by themselves either
     return (
-        f"the primary can hardly draw these targets: trained by itself on a single condition it "
+        f"the primary can hardly fit these targets: trained by itself on a single condition it "
         f"still leaves {percent(min(share, 1.0))} of the variance, and no hypernetwork writes a "
         f"better one. A plain network on coordinates is slow at fine detail: use "
         f"wl.coordinate_network(features='fourier') as the primary, or a wider one"

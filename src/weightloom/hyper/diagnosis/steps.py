@@ -45,7 +45,7 @@ SEED = 0
 
 
 @dataclass
-class Run:
+class TrainedRun:
     """Losses and outputs of one training run; the first belong to the start."""
 
     losses: list[float] = field(default_factory=list)
@@ -98,9 +98,9 @@ def run_steps(
 # -- training ------------------------------------------------------------------------------------
 
 
-def _train(forward: Callable[[], Any], loss: Loss, optimiser: Optimizer, steps: int) -> Run:
+def _train(forward: Callable[[], Any], loss: Loss, optimiser: Optimizer, steps: int) -> TrainedRun:
     """Losses and outputs before each step and after the last; ends early if not finite."""
-    run = Run()
+    run = TrainedRun()
 
     def evaluate() -> Tensor:
         torch.manual_seed(SEED)
@@ -137,7 +137,7 @@ def _train_alone(
     loss: Loss,
     choice: OptimiserChoice,
     steps: int,
-) -> Run:
+) -> TrainedRun:
     """One network for all rows: the weights of the first condition, as ordinary parameters.
 
     What the primary learns directly is trained, too; not the base of a relative head, which is
@@ -166,7 +166,7 @@ def _train_alone(
 
 
 def _rows(
-    run: Run, alone: Run, scale: float, activation: LastActivation | None, target: Any
+    run: TrainedRun, alone: TrainedRun, scale: float, activation: LastActivation | None, target: Any
 ) -> list[StepRow]:
     rows = []
     for step, (value, output) in enumerate(zip(run.losses, run.outputs, strict=True)):
@@ -189,7 +189,7 @@ def _rows(
     return rows
 
 
-def _change(run: Run, step: int, scale: float) -> float | None:
+def _change(run: TrainedRun, step: int, scale: float) -> float | None:
     if step == 0 or step >= len(run.outputs):
         return None
     moved = run.outputs[step].double() - run.outputs[step - 1].double()
