@@ -74,7 +74,8 @@ def for_parameters(
     optimiser = _by_name(*choice)(listed) if isinstance(choice, tuple) else choice(listed)
     if not isinstance(optimiser, Optimizer):
         raise ShapeError(
-            f"optimiser= returned {type(optimiser).__name__}; it must return a torch.optim.Optimizer"
+            f"optimiser= returned {type(optimiser).__name__}; it must return a "
+            f"torch.optim.Optimizer"
         )
     return optimiser
 
