@@ -23,7 +23,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from start_suite.base import Problem
-from start_suite.contenders import CONTENDERS, OPTIONAL
+from start_suite.contenders import CONTENDERS, OPTIONAL, OURS
+from start_suite.health import Checkup, check
+from start_suite.health import render as render_health
 from start_suite.leaderboard import leaderboard
 from start_suite.plot import plot
 from start_suite.report import collect, render
@@ -44,6 +46,7 @@ examples:
   python benchmarks/start.py --table --plot start.png       show what is in the store
   python benchmarks/start.py --only weightloom --again      after the default has changed
   python benchmarks/start.py --rivals --only emoji          hypernetworks against other models
+  python benchmarks/start.py --diagnose                     what wl.diagnose says; half a minute
 
 how to read the table:
   Errors are on held-out data, means over seeds. 1 is to predict the mean, or to guess.
@@ -57,6 +60,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     if options.list:
         print(listing())
+        return
+    if options.diagnose:
+        print(render_health(checkups(options)))
         return
     store = Store(options.store, commit())
     jobs = chosen(options)
@@ -102,6 +108,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rivals", action="store_true", help="compare with other models at equal size, not starts"
     )
+    parser.add_argument(
+        "--diagnose",
+        action="store_true",
+        help="count the warnings of wl.diagnose (Adam at 1e-3; our default, or those in --only)",
+    )
     return parser
 
 
@@ -112,6 +123,17 @@ def listing() -> str:
         note = " (only if --only names it)" if name in OPTIONAL else ""
         lines.append(f"{name:13} {first}{note}")
     return "\n".join(lines)
+
+
+def checkups(options: argparse.Namespace) -> list[Checkup]:
+    """Diagnoses of the chosen contenders, the default alone if none is named."""
+    named = [name for name in CONTENDERS if name in options.only] or [OURS]
+    results: list[Checkup] = []
+    for task in words(TASKS, options):
+        problem = available(task)
+        for contender in named if problem else []:
+            results += check(task, problem, contender)
+    return results
 
 
 def chosen(options: argparse.Namespace) -> list[Job]:

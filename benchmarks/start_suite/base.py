@@ -1,4 +1,4 @@
-"""What a task is: a primary, an encoder, a loss for one step and an error on held-out data."""
+"""What a task is: a primary, an encoder, a batch for one step and an error on held-out data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Field", "HeldOut", "Problem", "Task", "chosen_rows"]
+__all__ = ["Batch", "Field", "HeldOut", "Problem", "Task", "chosen_rows", "squared", "vote"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,26 @@ class HeldOut:
     truth: Tensor
     scale: float
     """the error of predicting the mean"""
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().mean()
+
+
+def vote(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of scores [..., classes] and labels [...]."""
+    return F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: the model is called with ``x`` and ``condition``, its output compared."""
+
+    x: Tensor
+    condition: Tensor
+    target: Tensor | None
+    loss: Callable[..., Tensor] = squared
+    """of output and target; of the output alone if there is no target"""
 
 
 class Problem(ABC):
@@ -65,9 +86,15 @@ class Problem(ABC):
     def encoder(self, widen: int = 1) -> nn.Module:
         """``widen`` is how many numbers each number of the condition arrives as."""
 
-    @abstractmethod
+    def batch(self, generator: torch.Generator) -> Batch:
+        """Random data for one training step; not needed by a problem with a `loss` of its own."""
+        raise NotImplementedError(f"{type(self).__name__} has no batches; it defines its loss")
+
     def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
         """The loss of one training step on a random batch."""
+        batch = self.batch(generator)
+        output = model(batch.x, batch.condition)
+        return batch.loss(output) if batch.target is None else batch.loss(output, batch.target)
 
     @abstractmethod
     def error(self, model: nn.Module) -> float:

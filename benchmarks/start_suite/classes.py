@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from start_suite.base import Problem, Task, chosen_rows
+from start_suite.base import Batch, Problem, Task, chosen_rows, vote
 from start_suite.images import seeded
 from start_suite.networks import ConvNet, Reader, mlp
 from weightloom.data import load_digits, rotate
@@ -38,17 +38,17 @@ class Permuted(Problem):
 
     features = 32
 
-    def batch(self, images: Tensor) -> Tensor:
+    def permuted(self, images: Tensor) -> Tensor:
         """Images [tasks, n, 64] with the pixels of each task in its order."""
         return images.gather(2, self.orders.unsqueeze(1).expand(-1, images.shape[1], -1))
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
+    def batch(self, generator: torch.Generator) -> Batch:
         rows = torch.randint(len(self.train), (self.tasks, 16), generator=generator)
-        scores = model(self.batch(self.train[rows]), torch.arange(self.tasks))
-        return F.cross_entropy(scores.flatten(0, 1), self.labels[rows].flatten())
+        images = self.permuted(self.train[rows])
+        return Batch(images, torch.arange(self.tasks), self.labels[rows], vote)
 
     def error(self, model: nn.Module) -> float:
-        images = self.batch(self.test.expand(self.tasks, -1, -1))
+        images = self.permuted(self.test.expand(self.tasks, -1, -1))
         scores = model(images, torch.arange(self.tasks))
         return misses(scores, self.test_labels.expand(self.tasks, -1), 10)
 
@@ -73,12 +73,11 @@ class Rotated(Problem):
     def encoder(self, widen: int = 1) -> nn.Module:
         return mlp([widen, 64, self.features], last=True)
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
+    def batch(self, generator: torch.Generator) -> Batch:
         settings = torch.rand(8, 1, generator=generator)
         rows = chosen_rows(128, len(self.train), generator)
         images = turn(self.train[rows], settings.repeat_interleave(16, 0))
-        scores = model(images.view(8, 16, 64), settings)
-        return F.cross_entropy(scores.flatten(0, 1), self.labels[rows])
+        return Batch(images.view(8, 16, 64), settings, self.labels[rows], vote)
 
     def error(self, model: nn.Module) -> float:
         scores = model(self.turned, self.settings)
@@ -145,10 +144,9 @@ class Shifted(Problem):
     def encoder(self, widen: int = 1) -> nn.Module:
         return nn.Embedding(self.tasks, self.features)
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
+    def batch(self, generator: torch.Generator) -> Batch:
         tokens = self.draw(12, generator)
-        scores = model(tokens, torch.arange(self.tasks))
-        return F.cross_entropy(scores.flatten(0, 2), self.answer(tokens).flatten())
+        return Batch(tokens, torch.arange(self.tasks), self.answer(tokens), vote)
 
     def error(self, model: nn.Module) -> float:
         scores = model(self.test, torch.arange(self.tasks)).flatten(0, 2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import weightloom as wl
-from start_suite.base import Field, HeldOut, Problem, Task
+from start_suite.base import Batch, Field, HeldOut, Problem, Task
 from start_suite.images import seeded
 from start_suite.networks import mlp, network
 
@@ -36,10 +36,10 @@ class Shapes(Problem):
     def encoder(self, widen: int = 1) -> nn.Module:
         return mlp([6 * widen, 64, self.features], last=True)
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
+    def batch(self, generator: torch.Generator) -> Batch:
         shapes = torch.rand(16, 6, generator=generator)
         places = 2 * torch.rand(16, 128, 2, generator=generator) - 1
-        return (model(places, shapes) - distance(places, shapes)).square().mean()
+        return Batch(places, shapes, distance(places, shapes))
 
     def error(self, model: nn.Module) -> float:
         gap = model(self.places, self.shapes) - self.truth
@@ -87,6 +87,12 @@ class Heat(Problem):
     def encoder(self, widen: int = 1) -> nn.Module:
         return mlp([widen, 64, self.features], nn.Tanh, last=True)
 
+    def batch(self, generator: torch.Generator) -> Batch:
+        """For `diagnose`, which needs a loss of the output: with the solution as target."""
+        settings = torch.rand(8, 1, generator=generator)
+        places = torch.rand(8, 64, 2, generator=generator)
+        return Batch(places, settings, solution(places, diffusivity(settings)))
+
     def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
         settings = torch.rand(8, 1, generator=generator)
         inner = torch.rand(8, 64, 2, generator=generator).requires_grad_()
@@ -132,9 +138,9 @@ class Sines(Problem):
         each = mlp([2, 64, 64], last=True)
         return nn.Sequential(wl.SetEncoder(each), nn.Linear(64, self.features), nn.ReLU())
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
+    def batch(self, generator: torch.Generator) -> Batch:
         seen, places, truth = draw_sines(32, 32, generator)
-        return (model(places, seen) - truth).square().mean()
+        return Batch(places, seen, truth)
 
     def error(self, model: nn.Module) -> float:
         return (model(self.places, self.seen) - self.truth).square().mean().item() / self.scale
@@ -190,12 +196,15 @@ class Ridge(Problem):
     def encoder(self, widen: int = 1) -> nn.Module:
         return mlp([widen, 64, self.features], nn.SiLU, last=True)
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
+    def batch(self, generator: torch.Generator) -> Batch:
         settings = torch.rand(16, 1, generator=generator)
         eye = torch.eye(self.x.shape[1]).expand(16, -1, -1)
-        weights = model(eye, settings)  # a linear network on unit vectors: its weights
-        fit = (self.x @ weights - self.y.unsqueeze(-1)).square().mean((1, 2))
-        return (fit + strength(settings)[:, 0] * weights.square().sum((1, 2))).mean()
+
+        def loss(weights: Tensor) -> Tensor:  # a linear network on unit vectors: its weights
+            fit = (self.x @ weights - self.y.unsqueeze(-1)).square().mean((1, 2))
+            return (fit + strength(settings)[:, 0] * weights.square().sum((1, 2))).mean()
+
+        return Batch(eye, settings, None, loss)
 
     def error(self, model: nn.Module) -> float:
         drawn = model(self.test.expand(len(self.settings), -1, -1), self.settings)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from start_suite.base import Field, HeldOut, Problem, Task, chosen_rows
+from start_suite.base import Batch, Field, HeldOut, Problem, Task, chosen_rows
 from start_suite.networks import conv_encoder, fourier, mlp, network, siren
 from weightloom.data import load_cifar10, load_mnist, pixel_centres
 from weightloom.data.image_sets import find_set
@@ -41,7 +41,7 @@ class Drawing(Problem):
         self.field = primary if isinstance(primary, Field) else None
         self.make_primary = partial(network, primary) if isinstance(primary, Field) else primary
         self.make_encoder = encoder
-        self.points, self.batch = points, batch
+        self.points, self.rows = points, batch
         self.places = pixel_centres(train.shape[-1])
         self.colours, self.test_colours = as_rows(train), as_rows(test)
         self.calibration = train[:256]
@@ -54,14 +54,13 @@ class Drawing(Problem):
     def encoder(self, widen: int = 1) -> nn.Module:
         return self.make_encoder()
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
-        rows = chosen_rows(self.batch, len(self.train), generator)
+    def batch(self, generator: torch.Generator) -> Batch:
+        rows = chosen_rows(self.rows, len(self.train), generator)
         places, colours = self.places, self.colours[rows]
         if self.points is not None:
             seen = torch.randperm(len(places), generator=generator)[: self.points]
             places, colours = places[seen], colours[:, seen]
-        drawn = model(places.expand(self.batch, -1, -1), self.train[rows])
-        return (drawn - colours).square().mean()
+        return Batch(places.expand(self.rows, -1, -1), self.train[rows], colours)
 
     def error(self, model: nn.Module) -> float:
         drawn = model(self.places.expand(len(self.test), -1, -1), self.test)
@@ -86,7 +85,7 @@ class Named(Problem):
 
     def __init__(self, images: Tensor, names: list[str], batch: int = 16) -> None:
         self.names = hashed(names, self.buckets)
-        self.batch = batch
+        self.rows = batch
         self.calibration = self.names
         self.places = pixel_centres(images.shape[-1])
         self.colours = as_rows(images)
@@ -104,16 +103,19 @@ class Named(Problem):
         bag = nn.EmbeddingBag(self.buckets + 1, 64, mode="mean", padding_idx=self.buckets)
         return nn.Sequential(bag, nn.Linear(64, self.features), nn.ReLU())
 
-    def draw(self, model: nn.Module, rows: Tensor) -> Tensor:
-        return model(self.places.expand(len(rows), -1, -1), self.names[rows])
+    def batch(self, generator: torch.Generator) -> Batch:
+        rows = chosen_rows(self.rows, len(self.names), generator)
+        weight = self.weight[rows]
 
-    def loss(self, model: nn.Module, generator: torch.Generator) -> Tensor:
-        rows = chosen_rows(self.batch, len(self.names), generator)
-        gap = self.draw(model, rows) - self.colours[rows]
-        return (gap.square() * self.weight[rows]).sum() / (3 * self.weight[rows].sum())
+        def loss(drawn: Tensor, colours: Tensor) -> Tensor:
+            return ((drawn - colours).square() * weight).sum() / (3 * weight.sum())
+
+        places = self.places.expand(len(rows), -1, -1)
+        return Batch(places, self.names[rows], self.colours[rows], loss)
 
     def error(self, model: nn.Module) -> float:
-        gap = self.draw(model, torch.arange(len(self.names))) - self.colours
+        drawn = model(self.places.expand(len(self.names), -1, -1), self.names)
+        gap = drawn - self.colours
         return gap[self.hidden].square().mean().item() / self.scale
 
 

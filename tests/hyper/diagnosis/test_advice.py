@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import weightloom as wl
 from tests.hyper.diagnosis.test_measuring import healthy, look, make, normal
 from weightloom.errors import NonFiniteWeightsError
+from weightloom.hyper.coordinates import coordinate_network
 from weightloom.hyper.diagnosis import diagnose
 
 # -- warnings ------------------------------------------------------------------------------------
@@ -64,13 +65,13 @@ def kill_first_layer(hyper: wl.HyperNetwork) -> None:
 
 
 BROKEN = {
-    "explode": (explode, r"explode with depth: .* after layer '\d'.*calibration="),
-    "vanish": (vanish, r"vanish with depth: .*calibration="),
+    "explode": (explode, r"explode with depth: .* after layer '\d'.*initialise the primary"),
+    "vanish": (vanish, r"vanish with depth: .*initialise the primary"),
     "dead": (silence_features, r"83% of the features are zero for every condition.*LeakyReLU"),
     "constant": (constant_features, r"same weights: the encoder returns the same features"),
     "ignored": (ignore_features, r"same weights: the head ignores the features"),
     "one direction": (one_direction, r"vary in about one direction .*Normalise"),
-    "hardly": (tiny_tables, r"hardly depend on the condition.*leave init out"),
+    "hardly": (tiny_tables, r"hardly depend on the condition.*Normalise the conditions"),
     "standstill": (
         tiny_tables,
         r"gradient of the head is far larger than that of the encoder.*Adam",
@@ -97,11 +98,31 @@ def _matches(pattern: str, text: str) -> bool:
     return re.search(pattern, text) is not None
 
 
-def test_other_initialisations_are_advised_to_use_the_default() -> None:
-    hyper = healthy(init="default")
+OTHER = {
+    "explode": (explode, r"explode with depth.*Leave init out \(the default start"),
+    "vanish": (vanish, r"vanish with depth.*Leave init out \(the default start"),
+    "hardly": (tiny_tables, r"hardly depend on the condition.*leave init out \(the default start"),
+}
+
+
+@pytest.mark.parametrize("init", ["hyperfan_in", "default"])
+@pytest.mark.parametrize("name", OTHER)
+def test_other_initialisations_are_advised_to_use_the_default(name: str, init: str) -> None:
+    damage, pattern = OTHER[name]
+    hyper = healthy(init=init)
     with torch.no_grad():
-        explode(hyper)
-    assert _matches(r"explode.*Leave init out \(the default start\)", look(hyper).warnings[0])
+        damage(hyper)
+    texts = look(hyper).warnings
+    assert len([text for text in texts if _matches(pattern, text)]) == 1, texts
+    calibration = [text for text in texts if "depth" in text and "calibration=" in text]
+    assert len(calibration) == (init == "hyperfan_in" and name != "hardly")
+
+
+@pytest.mark.parametrize("omega", [30.0, 60.0])
+def test_the_scales_that_a_siren_has_by_itself_are_no_warning(omega: float) -> None:
+    torch.manual_seed(0)
+    primary = coordinate_network(3, 1, width=32, depth=4, features="siren", omega=omega)
+    assert look(make(primary)).warnings == []
 
 
 def test_primary_initialisation_is_explained_as_a_small_start() -> None:
@@ -132,12 +153,14 @@ def test_equal_conditions_are_named_as_the_cause() -> None:
 
 def test_feature_scale_and_calibration() -> None:
     # Pixels from 0 to 255 where the head reckoned with standard normal conditions.
-    (text,) = [text for text in look(healthy(), 100.0).warnings if "second moment" in text]
+    plain = look(healthy(init="hyperfan_in"), 100.0)
+    (text,) = [text for text in plain.warnings if "second moment" in text]
     assert "pass calibration=" in text
-    ratio = look(healthy(), 100.0).features
+    ratio = plain.features
     factor = math.sqrt(ratio.second_moment / ratio.initialised_for)
     assert f"factor of {factor:.3g}" in text
-    calibrated = healthy(calibration=100.0 * normal(8, 6, seed=2).float())
+    calibrated = healthy(init="hyperfan_in", calibration=100.0 * normal(8, 6, seed=2).float())
+    assert look(healthy(), 100.0).warnings == []  # the default start does not care
     assert not [text for text in look(calibrated, 100.0).warnings if "second moment" in text]
 
 
@@ -146,7 +169,19 @@ def test_vanishing_gradients_over_depth() -> None:
     text = [text for text in look(make(wl.mlp(deep), init="default")).warnings if "back" in text]
     assert len(text) == 1
     assert _matches(r"gradients vanish on the way back: .* at layer '30'.*hyperfan_out", text[0])
-    assert not [t for t in look(make(wl.mlp(deep))).warnings if "gradients" in t]
+    for init in ("hyperfan_in", "hyperfan_out"):
+        assert not [t for t in look(make(wl.mlp(deep), init=init)).warnings if "gradients" in t]
+
+
+def test_a_deep_primary_whose_own_gradients_vanish_is_named_as_the_cause() -> None:
+    deep = wl.mlp([3] + [16] * 15 + [1])
+    for init in (None, "primary"):
+        (text,) = [t for t in look(make(deep, init=init)).warnings if "back" in t]
+        assert _matches(r"gradients vanish.*the primary by itself.*kaiming_normal_", text)
+    for layer in deep:
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    assert not [t for t in look(make(deep)).warnings if "gradients" in t]
 
 
 def test_a_loss_without_gradient() -> None:

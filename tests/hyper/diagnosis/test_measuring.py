@@ -168,7 +168,7 @@ def test_dependence_and_rank_against_svd(head: str) -> None:
 
 
 def test_features() -> None:
-    hyper = make(wl.mlp([3, 4, 1]))
+    hyper = make(wl.mlp([3, 4, 1]), init="hyperfan_in")
     condition = normal(5, 6, seed=2)
     features = hyper.encoder(condition).detach()
     diagnosis = diagnose(hyper, normal(5, 3), condition).features
@@ -181,6 +181,23 @@ def test_features() -> None:
         (power.sum() ** 2 / power.square().sum()).item(), rel=CLOSE
     )
     assert f"{diagnosis.initialised_for:.4g}" in hyper.initialisation
+
+
+def test_the_rank_of_features_is_that_of_what_the_head_is_given() -> None:
+    hyper = make(wl.mlp([3, 4, 1]))
+    condition = normal(5, 6, seed=2)
+    with torch.no_grad():
+        hyper.encoder[2].bias.add_(5.0)
+    features = hyper.encoder(condition).detach()
+    centred = features - features.mean(1, keepdim=True)
+    normed = centred / centred.square().mean(1, keepdim=True).sqrt()
+    power = torch.linalg.svdvals(normed - normed.mean(0)).square()
+    seen = diagnose(hyper, normal(5, 3), condition).features
+    assert seen.initialised_for is None
+    # layer_norm adds 1e-10 to a variance of about 0.01
+    assert seen.effective_rank == pytest.approx(
+        (power.sum() ** 2 / power.square().sum()).item(), rel=1e-6
+    )
 
 
 def test_relative_gradients_of_encoder_and_head() -> None:
@@ -208,7 +225,7 @@ def test_limit_without_a_loss_and_every_row_with_one() -> None:
     assert few.loss != pytest.approx(diagnose(hyper, x, condition).loss, rel=1e-3)
     rows = []
     diagnose(hyper, x, condition, loss=lambda y: (rows.append(len(y)), y.sum())[1])
-    assert rows == [20]
+    assert set(rows) == {20}  # of the model, and of the primary by itself
 
 
 def test_single_condition() -> None:
@@ -325,6 +342,56 @@ def test_messages() -> None:
         diagnose(hyper, x, condition, limit=0)
     with pytest.raises(ShapeError, match=r"one condition has 1 dimension"):
         diagnose(hyper, x, condition[None])
+
+
+class Two(nn.Module):
+    """Two inputs; the second is needed, or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.layer(x) + y
+
+
+class Optional(Two):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return self.layer(x) if y is None else self.layer(x) + y
+
+
+def test_the_last_positional_argument_is_the_target_if_the_primary_cannot_take_it() -> None:
+    x, condition, y, target = normal(4, 3), normal(4, 6), normal(4, 3, seed=3), normal(4, 3, seed=4)
+    plain, two = make(nn.Linear(3, 3)), make(Two())
+    assert diagnose(plain, x, condition, target).to_dict() == (
+        diagnose(plain, x, condition, target=target).to_dict()
+    )
+    named = diagnose(two, x, condition, y, target=target).loss
+    assert diagnose(two, x, condition, y, target).loss == named
+    assert diagnose(two, x, condition, target, y=y).loss == named
+    expected = (two(x, condition, y) - target).square().mean().item()
+    assert named == pytest.approx(expected, rel=CLOSE)
+    without = diagnose(two, x, condition, y).loss  # half the mean square: no target is left
+    assert without == pytest.approx(0.5 * two(x, condition, y).square().mean().item(), rel=CLOSE)
+
+
+def test_an_argument_that_could_be_either_is_refused() -> None:
+    x, condition, y = normal(4, 3), normal(4, 6), normal(4, 3, seed=3)
+    either = make(Optional())
+    with pytest.raises(ShapeError, match=r"argument 4 .* target or an input of Optional.*target="):
+        diagnose(either, x, condition, y)
+    assert diagnose(either, x, condition, y, target=y).loss != pytest.approx(
+        diagnose(either, x, condition, target=y).loss
+    )
+    assert diagnose(either, x, condition, y, y).loss == (
+        diagnose(either, x, condition, y, target=y).loss
+    )
+    layer = make(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
+    tokens = normal(4, 2, 5, 4)
+    with pytest.raises(ShapeError, match=r"input of TransformerEncoderLayer.*src_mask"):
+        diagnose(layer, tokens, condition, tokens, optimiser=("adam", 1e-3))
+    with pytest.raises(ShapeError, match=r"3 arguments follow the condition, but neither"):
+        diagnose(make(nn.Linear(3, 3)), x, condition, y, y, y)
 
 
 def test_rows_are_frozen() -> None:

@@ -52,6 +52,7 @@ def draw(diagnosis: Diagnosis, figure: Figure) -> None:
     for axes in (scales, gradients):
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     if diagnosis.steps is not None:
+        panels[4].sharex(panels[3])
         _losses(panels[3], diagnosis.steps.rows)
         _movement(panels[4], diagnosis.steps.rows, diagnosis.steps.optimiser)
 
@@ -151,8 +152,10 @@ def _curve(
 
 
 def _finish(axes: Axes, label: str, title: str) -> None:
+    from matplotlib.ticker import MaxNLocator  # optional, so not at the top
+
     axes.set_ylabel(label)
     axes.set_title(title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True, which="major", color="0.9")
-    axes.legend(loc="center left", bbox_to_anchor=(1.1, 0.5), frameon=False)
+    axes.legend(loc="center left", bbox_to_anchor=(1.18, 0.5), frameon=False)

@@ -18,6 +18,15 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from weightloom.errors import ShapeError
 from weightloom.hyper.diagnosis.advice import advise
+from weightloom.hyper.diagnosis.arguments import (
+    check_numbers,
+    check_rows,
+    detached,
+    first_rows,
+    objective,
+    one_optimiser,
+    split_target,
+)
 from weightloom.hyper.diagnosis.hooks import (
     Gradients,
     Inputs,
@@ -50,7 +59,10 @@ def diagnose(
     limit: int = 16,
     **kwargs: Any,
 ) -> Diagnosis:
-    """Measure ``hyper(x, condition, ...)``: scales, gradients, dependence on the condition.
+    """Measure ``hyper(x, condition, *args)``: scales, gradients, dependence on the condition.
+
+    The ``target`` may also be the last positional argument: ``diagnose(hyper, x, condition, y)``.
+    Where the primary could take that as an input, too, an error asks for ``target=``.
 
     Gradients are those of ``loss(output)``, which returns one number, or ``loss(output, target)``
     if a ``target`` is given. The default loss is the mean square error, without a target half the
@@ -69,33 +81,33 @@ def diagnose(
     >>> import weightloom as wl
     >>> hyper = wl.HyperNetwork(wl.mlp([2, 16, 1]), wl.mlp([5, 8], last_activation=True))
     >>> x, condition, y = torch.randn(4, 100, 2), torch.randn(4, 5), torch.randn(4, 100, 1)
-    >>> diagnosis = diagnose(hyper, x, condition, target=y, optimiser=("adam", 1e-3), steps=3)
+    >>> diagnosis = diagnose(hyper, x, condition, y, optimiser=("adam", 1e-3), steps=3)
     >>> [row.layer for row in diagnosis.rows], len(diagnosis.steps.rows)
     (['0', '2'], 4)
     """
-    _check_numbers(limit, steps)
-    chosen = _one_optimiser(optimiser, optimizer)
+    check_numbers(limit, steps)
+    chosen = one_optimiser(optimiser, optimizer)
+    if target is None:
+        args, target = split_target(hyper.primary, x, args, kwargs)
     if chosen is not None and target is None and loss is None:
         raise ShapeError(
             "optimiser= runs training steps, which need the loss of your training; pass target=, "
             "or loss= a function of the output that returns one number"
         )
     with torch.inference_mode(False), torch.enable_grad(), _untouched(hyper):
-        inputs = tree_map(_detached, ((x, *args), kwargs))
-        condition, target = tree_map(_detached, (condition, target))
-        objective = _objective(loss, target)
+        inputs = tree_map(detached, ((x, *args), kwargs))
+        condition, target = tree_map(detached, (condition, target))
+        compare = objective(loss, target)
         features, single = hyper._encode(condition)
         if not single:
-            _check_rows(inputs, features.shape[0])
+            check_rows(inputs, features.shape[0])
         report = None
         if chosen is not None:
             with torch.random.fork_rng():
-                report = run_steps(
-                    hyper, condition, inputs, target, objective, chosen, steps, limit
-                )
+                report = run_steps(hyper, condition, inputs, target, compare, chosen, steps)
         if not single and loss is None and target is None:
-            features, condition, inputs = _first((features, condition, inputs), limit)
-        diagnosis = _measure(hyper, condition, features, inputs, single, objective)
+            features, condition, inputs = first_rows((features, condition, inputs), limit)
+        diagnosis = _measure(hyper, condition, features, inputs, single, compare)
         diagnosis.steps = report
     diagnosis.warnings = [*advise(diagnosis), *advise_steps(diagnosis)]
     return diagnosis
@@ -118,7 +130,7 @@ def _measure(
     alone = _alone(hyper, weights, inputs, single, loss)
     return Diagnosis(
         rows=rows,
-        features=_features(features.detach(), _initialised_for(hyper)),
+        features=_features(hyper, features.detach()),
         conditions=features.shape[0],
         condition_rank=None if features.shape[0] < 2 else _condition_rank(condition),
         input_rms=rms(leaf for leaf in tree_flatten(inputs[0][0])[0] if is_float(leaf)),
@@ -158,15 +170,18 @@ def _initialised_for(hyper: HyperNetwork) -> float | None:
     return hyper.initial_features.moment if uses_it else None
 
 
-def _features(features: Tensor, initialised_for: float | None) -> FeatureSummary:
+def _features(hyper: HyperNetwork, features: Tensor) -> FeatureSummary:
     zero = features == 0
+    # As the head is given them: without their mean. Features behind a ReLU grow together early in
+    # training, and would seem to lie in one direction.
+    given = hyper.scaled(features).double()
     return FeatureSummary(
         count=features.shape[1],
         second_moment=features.double().square().mean().item(),
-        initialised_for=initialised_for,
+        initialised_for=_initialised_for(hyper),
         zero_fraction=zero.double().mean().item(),
         dead_fraction=zero.all(dim=0).double().mean().item(),
-        effective_rank=participation(features.double()) if features.shape[0] > 1 else None,
+        effective_rank=participation(given) if features.shape[0] > 1 else None,
     )
 
 
@@ -210,79 +225,6 @@ def _non_finite(
 def _bad_parameters(part: str, module: nn.Module) -> list[str]:
     named = module.named_parameters()
     return [f"parameter {name!r} of the {part}" for name, value in named if not finite(value)]
-
-
-# -- arguments -----------------------------------------------------------------------------------
-
-
-def _check_numbers(limit: int, steps: int) -> None:
-    if limit < 1:
-        raise ShapeError(f"limit={limit} was given; at least 1 condition is needed")
-    if steps < 1:
-        raise ShapeError(f"steps={steps} was given; at least 1 step is needed")
-
-
-def _one_optimiser(
-    first: OptimiserChoice | None, second: OptimiserChoice | None
-) -> OptimiserChoice | None:
-    if first is not None and second is not None:
-        raise ShapeError("optimiser= and optimizer= were both given; they mean the same, pass one")
-    return second if first is None else first
-
-
-def _objective(loss: Callable[..., Tensor] | None, target: Any) -> Loss:
-    """A function of the output alone."""
-    if target is None:
-        return loss or _half_mean_square
-    if loss is not None:
-        return lambda output: loss(output, target)
-    return lambda output: _mean_square_error(output, target)
-
-
-def _mean_square_error(output: Any, target: Any) -> Tensor:
-    same = isinstance(output, Tensor) and isinstance(target, Tensor)
-    if not same or output.shape != target.shape or not target.is_floating_point():
-        raise ShapeError(
-            f"the output is {_kind(output)} but target is {_kind(target)}; the mean square error "
-            f"needs two alike. Pass loss=, a function of output and target"
-        )
-    return (output - target).square().mean()
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-
-
-def _half_mean_square(output: Any) -> Tensor:
-    tensor = next((leaf for leaf in tree_flatten(output)[0] if is_float(leaf)), None)
-    if tensor is None:
-        raise ShapeError(
-            f"the primary returned {type(output).__name__} without a floating-point tensor; pass "
-            f"loss=, a function of the output that returns one number"
-        )
-    return 0.5 * tensor.square().mean()
-
-
-def _check_rows(inputs: Inputs, rows: int) -> None:
-    for leaf in tree_flatten(inputs)[0]:
-        if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] != rows):
-            raise ShapeError(
-                f"condition has {rows} rows but an input has shape {tuple(leaf.shape)}; each row "
-                f"of x needs one condition (or pass a single condition without a leading "
-                f"dimension, or wrap what all share in weightloom.shared)"
-            )
-
-
-def _first(tree: Any, count: int) -> Any:
-    return tree_map(lambda leaf: leaf[:count] if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def _detached(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.clone() if leaf.is_inference() else leaf.detach()
 
 
 def _with_gradient(tensor: Tensor) -> Tensor:

@@ -72,7 +72,8 @@ class FeatureSummary:
     dead_fraction: float
     """share of features that are zero for every condition"""
     effective_rank: float | None
-    """participation ratio, centred over conditions; None for one condition"""
+    """participation ratio, centred over conditions, of the features as the head is given them
+    (scaled as ``init`` asks for); None for one condition"""
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,10 @@ class StepReport:
     """of the outputs: the larger of the targets' deviation and the rms error at the start; without
     targets, the rms of the outputs at the start"""
     last_activation: str | None
-    dependence_before: float | None
-    dependence: float | None
-    """share of the weights' mean square that changes with the condition, after the steps"""
+    response_before: float | None
+    response: float | None
+    """rms by which outputs differ if every row has the weights of the row before it, over
+    ``scale``: at the start, and after the steps; None for one condition"""
     dead_fraction: float
     """share of features that are zero for every condition, after the steps"""
     moved_statistics: list[str]

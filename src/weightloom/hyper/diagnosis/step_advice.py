@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from weightloom.hyper.diagnosis.advice import DEAD, FEW, HARDLY, is_default
+from weightloom.hyper.diagnosis.advice import (
+    DEAD,
+    FEW,
+    gradients_over_depth,
+    independent,
+    is_default,
+)
 from weightloom.hyper.diagnosis.report import Diagnosis, StepReport, number, percent
 
 __all__ = ["advise_steps"]
 
-FAR, RATIO = 1.0, 3.0
-"""a step is too far if it moves outputs by more than their scale and by more than this many times
-what it does to one network by itself"""
+FAR, RATIO = 0.5, 3.0
+"""a step is too far if outputs move by more than half their scale, and by more than this many times
+what a step does to one network by itself; and if the loss rises, and does not fall below what it
+was, or jumps. Long steps to a lower loss are fine: the first ones go to the mean"""
 STILL = 1e-5
 """outputs that move less than this in every step stand still"""
 SATURATED, WRONG = 0.9, 0.1
 """share of saturated outputs, and of those whose target is elsewhere"""
 RISE, JUMP, STALL = 1.1, 3.0, 0.97
-"""factors of the first loss: at the end, at any step, and what counts as no progress"""
-DIED = 0.8
-"""share of dead features after the steps; half of them die in healthy runs with ReLU, too"""
+"""factors of the loss: a rise in one step or in all of them, a rise of the first loss at any step,
+and what counts as no progress"""
+IGNORED = 1e-3
+"""change of outputs, over their scale, if rows have the weights of others: less is none. Runs that
+train had 0.01 or more after five steps"""
 UNEXPLAINED = 0.5
 """share of a target's variance that the primary by itself leaves"""
 
@@ -59,8 +69,8 @@ def _missing(diagnosis: Diagnosis, report: StepReport) -> str | None:
         return None
     verb = "is" if len(report.missing) == 1 else "are"
     return (
-        f"{_names(report.missing)} {verb} not in the optimiser, so what requires a gradient there never "
-        f"moves. Make the optimiser from hyper.parameters(), or freeze these parameters with "
+        f"{_names(report.missing)} {verb} not in the optimiser, so what requires a gradient there "
+        f"never moves. Make the optimiser from hyper.parameters(), or freeze these parameters with "
         f"requires_grad_(False)"
     )
 
@@ -79,8 +89,8 @@ def _statistics(diagnosis: Diagnosis, report: StepReport) -> str | None:
         return None
     return (
         f"a frozen part changes while training: the running statistics of "
-        f"{_names(report.moved_statistics)}, which is in training mode. Call eval() on it; hyper.train() "
-        f"leaves a frozen encoder in evaluation mode then"
+        f"{_names(report.moved_statistics)}, which is in training mode. Call eval() on it; "
+        f"hyper.train() leaves a frozen encoder in evaluation mode then"
     )
 
 
@@ -93,18 +103,23 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _too_far(diagnosis: Diagnosis, report: StepReport) -> str | None:
-    far = [
-        row
-        for row in report.rows
-        if (row.change or 0.0) > FAR and (row.ratio is None or row.ratio > RATIO)
-    ]
-    if not far:
+    row = next(
+        (
+            row
+            for before, row in pairwise(report.rows)
+            if (row.change or 0.0) > FAR
+            and (row.ratio is None or row.ratio > RATIO)
+            and not row.loss < RISE * before.loss
+            and not (row.loss < JUMP * before.loss and report.rows[-1].loss < STALL * before.loss)
+        ),
+        None,
+    )
+    if row is None:
         return None
-    row, losses = far[0], [row.loss for row in report.rows]
     return (
         f"steps move the outputs too far: step {row.step} by {number(row.change)} times their "
         f"scale, {number(row.ratio)} times as far as one of the written networks moves by itself; "
-        f"the loss goes from {number(losses[0])} to {number(losses[row.step])}. "
+        f"the loss goes from {number(report.rows[row.step - 1].loss)} to {number(row.loss)}. "
         f"{_smaller_steps(diagnosis, row.ratio)}"
     )
 
@@ -185,7 +200,7 @@ def _stalls(diagnosis: Diagnosis, report: StepReport) -> str | None:
     first, last = report.rows[0], report.rows[-1]
     moved = sum(row.change or 0.0 for row in report.rows)
     improves_alone = last.alone_loss < 0.8 * first.alone_loss
-    if moved < 0.5 * FAR or last.loss < STALL * first.loss or not improves_alone:
+    if moved < FAR or last.loss < STALL * first.loss or not improves_alone:
         return None
     return (
         f"the loss does not fall ({number(first.loss)} to {number(last.loss)}) though the outputs "
@@ -194,18 +209,25 @@ def _stalls(diagnosis: Diagnosis, report: StepReport) -> str | None:
     )
 
 
+_DISTINCT = (
+    "Normalise the conditions to mean 0 and deviation 1, and check that the encoder passes their "
+    "differences on (dead or saturated activations); or raise the head's learning rate"
+)
+
+
 def _still_the_same(diagnosis: Diagnosis, report: StepReport) -> str | None:
     """Weights that hardly depend on the condition: fine at the start, not if steps leave it so."""
-    before, after = report.dependence_before, report.dependence
-    if before is None or after is None or after >= HARDLY:
+    before, after = report.response_before, report.response
+    if before is None or after is None or after >= IGNORED or after > 2.0 * before:
         return None
-    first, last = report.rows[0], report.rows[-1]
-    if after > 2.0 * before or last.loss < 0.95 * first.loss:
-        return None
+    if independent(diagnosis):
+        return None  # has been said
+    course = "the steps do not change that" if before < IGNORED else "the steps have made it so"
+    remedy = _smaller_steps(diagnosis) if before >= IGNORED else _DISTINCT
     return (
-        f"the weights hardly depend on the condition, and the steps do not change that: "
-        f"{percent(after)} of their mean square. Check that the conditions differ and are "
-        f"normalised and that the encoder's features are not dead; raise the head's learning rate"
+        f"the weights hardly depend on the condition, and {course}: with the weights of another "
+        f"condition, outputs change by {number(after)} times their scale ({number(before)} at the "
+        f"start). {remedy}"
     )
 
 
@@ -214,7 +236,7 @@ def _still_the_same(diagnosis: Diagnosis, report: StepReport) -> str | None:
 
 def _died(diagnosis: Diagnosis, report: StepReport) -> str | None:
     before = diagnosis.features.dead_fraction
-    if diagnosis.conditions < FEW or report.dead_fraction <= DIED or before > DEAD:
+    if diagnosis.conditions < FEW or report.dead_fraction <= DEAD or before > DEAD:
         return None
     return (
         f"features die in the first steps: {percent(before)} are zero for every condition at the "
@@ -228,9 +250,11 @@ def _cannot_fit(diagnosis: Diagnosis, report: StepReport) -> str | None:
     share = report.unexplained_alone
     if share is None or share <= UNEXPLAINED:
         return None
+    if gradients_over_depth(diagnosis):
+        return None  # networks that pass no gradient cannot be trained by themselves either
     return (
-        f"the primary can hardly draw these targets: trained by itself on a single condition it "
+        f"the primary can hardly fit these targets: trained by itself on a single condition it "
         f"still leaves {percent(min(share, 1.0))} of the variance, and no hypernetwork writes a "
         f"better one. A plain network on coordinates is slow at fine detail: use "
-        f"coordinate_network(features='fourier') as the primary, or a wider one"
+        f"wl.coordinate_network(features='fourier') as the primary, or a wider one"
     )

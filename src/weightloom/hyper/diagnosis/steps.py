@@ -19,19 +19,18 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_map
 
 from weightloom.errors import ShapeError
+from weightloom.hyper.conditions import Features
 from weightloom.hyper.diagnosis.capacity import unexplained_alone
-from weightloom.hyper.diagnosis.frozen import (
-    frozen_groups,
-    missing_parameters,
-    moved_statistics,
-    statistics_of,
-)
-from weightloom.hyper.diagnosis.hooks import Inputs, Loss, dependence, is_float, one_number, pick
+from weightloom.hyper.diagnosis.hooks import Inputs, Loss, is_float, one_number, pick
 from weightloom.hyper.diagnosis.optimisers import (
     OptimiserChoice,
     describe,
     for_copy,
     for_parameters,
+    frozen_groups,
+    missing_parameters,
+    moved_statistics,
+    statistics_of,
 )
 from weightloom.hyper.diagnosis.report import StepReport, StepRow
 from weightloom.hyper.diagnosis.saturation import LastActivation, last_activation
@@ -46,7 +45,7 @@ SEED = 0
 
 
 @dataclass
-class Run:
+class TrainedRun:
     """Losses and outputs of one training run; the first belong to the start."""
 
     losses: list[float] = field(default_factory=list)
@@ -61,7 +60,6 @@ def run_steps(
     loss: Loss,
     choice: OptimiserChoice,
     steps: int,
-    limit: int,
 ) -> StepReport:
     """Train a copy of ``hyper`` for a few steps and report what they did; ``hyper`` is untouched.
 
@@ -72,23 +70,25 @@ def run_steps(
     twin.check_finite = False
     statistics = statistics_of(twin)
     weights, single = _weights(twin, condition)
-    before = _dependence(weights, limit)
+    before = _response(twin, condition, inputs, single)
     fitted = None if single else unexplained_alone(twin, weights, inputs, target)
     alone = _train_alone(hyper, weights, single, inputs, loss, choice, steps)
     activation = _last_activation(twin, weights, inputs, single)
     args, kwargs = inputs
     run = _train(lambda: twin(args[0], condition, *args[1:], **kwargs), loss, optimiser, steps)
     scale = _scale(run.outputs[0], target)
+    moved = moved_statistics(twin, statistics)
+    after = _response(twin, condition, inputs, single)
     instance = isinstance(choice, Optimizer)
     return StepReport(
         rows=_rows(run, alone, scale, activation, target),
         optimiser=describe(optimiser),
         scale=scale,
         last_activation=None if activation is None else activation.name,
-        dependence_before=before,
-        dependence=_dependence(_weights(twin, condition)[0], limit),
+        response_before=None if before is None else before / scale,
+        response=None if after is None else after / scale,
         dead_fraction=_dead(twin, condition),
-        moved_statistics=moved_statistics(twin, statistics),
+        moved_statistics=moved,
         missing=missing_parameters(twin, optimiser),
         frozen_groups=frozen_groups(twin, optimiser) if instance else [],
         unexplained_alone=fitted,
@@ -98,9 +98,9 @@ def run_steps(
 # -- training ------------------------------------------------------------------------------------
 
 
-def _train(forward: Callable[[], Any], loss: Loss, optimiser: Optimizer, steps: int) -> Run:
+def _train(forward: Callable[[], Any], loss: Loss, optimiser: Optimizer, steps: int) -> TrainedRun:
     """Losses and outputs before each step and after the last; ends early if not finite."""
-    run = Run()
+    run = TrainedRun()
 
     def evaluate() -> Tensor:
         torch.manual_seed(SEED)
@@ -113,7 +113,7 @@ def _train(forward: Callable[[], Any], loss: Loss, optimiser: Optimizer, steps: 
         optimiser.zero_grad()
         value = evaluate()
         if value.requires_grad:
-            value.sum().backward()  # type: ignore[no-untyped-call]
+            value.sum().backward()
         return value
 
     for step in range(steps + 1):
@@ -137,7 +137,7 @@ def _train_alone(
     loss: Loss,
     choice: OptimiserChoice,
     steps: int,
-) -> Run:
+) -> TrainedRun:
     """One network for all rows: the weights of the first condition, as ordinary parameters.
 
     What the primary learns directly is trained, too; not the base of a relative head, which is
@@ -166,7 +166,7 @@ def _train_alone(
 
 
 def _rows(
-    run: Run, alone: Run, scale: float, activation: LastActivation | None, target: Any
+    run: TrainedRun, alone: TrainedRun, scale: float, activation: LastActivation | None, target: Any
 ) -> list[StepRow]:
     rows = []
     for step, (value, output) in enumerate(zip(run.losses, run.outputs, strict=True)):
@@ -189,7 +189,7 @@ def _rows(
     return rows
 
 
-def _change(run: Run, step: int, scale: float) -> float | None:
+def _change(run: TrainedRun, step: int, scale: float) -> float | None:
     if step == 0 or step >= len(run.outputs):
         return None
     moved = run.outputs[step].double() - run.outputs[step - 1].double()
@@ -230,9 +230,19 @@ def _weights(hyper: HyperNetwork, condition: Any) -> tuple[dict[str, Tensor], bo
         return {name: generated[name].dense() for name in hyper.spec}, single
 
 
-def _dependence(weights: dict[str, Tensor], limit: int) -> float | None:
-    flat = torch.cat([value[:limit].flatten(1).double() for value in weights.values()], dim=1)
-    return dependence(flat).share
+def _response(hyper: HyperNetwork, condition: Any, inputs: Inputs, single: bool) -> float | None:
+    """How much outputs depend on the condition: rms difference to those of the row before."""
+    if single:
+        return None
+    args, kwargs = inputs
+    with torch.no_grad():
+        features, _ = hyper._encode(condition)
+        outputs = []
+        for values in (features, features.roll(1, 0)):
+            torch.manual_seed(SEED)
+            outputs.append(_first_tensor(hyper(args[0], Features(values), *args[1:], **kwargs)))
+    difference = outputs[0].double() - outputs[1].double()
+    return difference.square().mean().sqrt().item() if len(features) > 1 else None
 
 
 def _dead(hyper: HyperNetwork, condition: Any) -> float:
