@@ -11,8 +11,10 @@ from torch import Tensor
 
 __all__ = ["BLOCK", "Measured", "blocks", "half_ulp", "measure", "roundoff", "smallest"]
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16
 """entries that are converted to float64 at a time; they stay in the cache"""
+FAR = 4.0
+"""roundings after which nobody asks how many there are"""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,11 @@ class Measured:
     square_a: float
     square_b: float
     dot: float
-    square_rounding: float
-    """sum of (u max(|a|, |b|))^2, with u the unit roundoff of the coarser dtype"""
-    max_rounding: float
-    """largest u max(|a|, |b|)"""
+    unit: float
+    """the unit roundoff of the coarser dtype"""
     roundings: float
-    """largest |b - a| / (u max(|a|, |b|)): how many roundings explain the change"""
+    """largest |b - a| / (unit max(|a|, |b|)): how many roundings explain the change. A lower bound
+    above FAR, where the search stops"""
     not_finite: tuple[int, int]
     """NaN and infinities in a and in b"""
     not_finite_changed: int
@@ -45,6 +46,11 @@ class Measured:
         if not self.square:
             return 0.0
         return math.sqrt(self.square / self.square_a) if self.square_a else math.inf
+
+    @property
+    def rounding(self) -> float:
+        """the norm of one rounding of every entry"""
+        return self.unit * math.sqrt(max(self.square_a, self.square_b))
 
     @property
     def cosine(self) -> float:
@@ -92,50 +98,47 @@ def _flat(tensor: Tensor) -> Tensor:
 def measure(a: Tensor, b: Tensor) -> Measured:
     """All sums in one pass over both tensors."""
     u = roundoff(a.dtype, b.dtype)
-    changed = odd_a = odd_b = odd_changed = 0
-    sums = [0.0] * 5
-    max_abs = max_rounding = roundings = 0.0
+    changed = odd_changed = 0
+    odd = [0, 0]
+    sums = [0.0] * 4
+    max_abs = roundings = 0.0
     for x, y in blocks(a, b):
-        if not math.isfinite((x.sum() + y.sum()).item()):
-            fine_x, fine_y = x.isfinite(), y.isfinite()
-            odd_a += int((~fine_x).sum())
-            odd_b += int((~fine_y).sum())
-            odd = ~(fine_x & fine_y)
-            p, q = x[odd], y[odd]
-            different = int(((p != q) & ~(p.isnan() & q.isnan())).sum())
+        if not math.isfinite(float(x @ x) + float(y @ y)):  # NaN, infinity, or a square too large
+            different, x, y = _split_off(x, y, odd)
             odd_changed += different
             changed += different
-            x, y = x[~odd], y[~odd]
-            if not x.numel():
-                continue
         change = y - x
-        size = change.abs()
-        peak = float(size.max())
+        peak = float(torch.linalg.vector_norm(change, math.inf)) if change.numel() else 0.0
         if peak:
             max_abs = max(max_abs, peak)
             changed += int(torch.count_nonzero(change))
-        scale = torch.maximum(x.abs(), y.abs()) * u
-        max_rounding = max(max_rounding, float(scale.max()))
-        if peak and math.isfinite(roundings):
-            # 0 / 0 is no change; a change of a zero is beyond every rounding.
-            ratio = torch.where(size > 0, size / scale, 0.0)
-            roundings = max(roundings, float(ratio.max()))
-        terms = (change @ change, x @ x, y @ y, x @ y, scale @ scale)
+            if roundings <= FAR:
+                roundings = max(roundings, _roundings(x, y, change, u))
+        terms = (change @ change, x @ x, y @ y, x @ y)
         sums = [total + float(term) for total, term in zip(sums, terms, strict=True)]
     if not a.dtype.is_floating_point and not a.is_complex() and a.dtype == b.dtype:
         changed = int((a != b).sum())  # float64 does not hold all 64-bit integers
-    square, square_a, square_b, dot, square_rounding = sums
     return Measured(
-        a.numel(),
-        changed,
-        max_abs,
-        square,
-        square_a,
-        square_b,
-        dot,
-        square_rounding,
-        max_rounding,
-        roundings,
-        (odd_a, odd_b),
-        odd_changed,
+        a.numel(), changed, max_abs, *_four(sums), u, roundings, (odd[0], odd[1]), odd_changed
     )
+
+
+def _four(sums: list[float]) -> tuple[float, float, float, float]:
+    square, square_a, square_b, dot = sums
+    return square, square_a, square_b, dot
+
+
+def _split_off(x: Tensor, y: Tensor, odd: list[int]) -> tuple[int, Tensor, Tensor]:
+    """How many entries differ in being finite, and the entries that are finite on both sides."""
+    fine = x.isfinite(), y.isfinite()
+    odd[0] += int((~fine[0]).sum())
+    odd[1] += int((~fine[1]).sum())
+    rest = ~(fine[0] & fine[1])
+    p, q = x[rest], y[rest]
+    return int(((p != q) & ~(p.isnan() & q.isnan())).sum()), x[~rest], y[~rest]
+
+
+def _roundings(x: Tensor, y: Tensor, change: Tensor, u: float) -> float:
+    """0 / 0 is no change; a change of an entry that is 0 on the other side is one of size 1 / u."""
+    scale = torch.maximum(x.abs(), y.abs()) * u
+    return float(torch.where(change != 0, change.abs() / scale, 0.0).max())

@@ -35,8 +35,8 @@ CRITERIA = {
     "rounding": f"each entry within {ROUNDINGS:g} roundings of the coarser dtype",
     "quantised": f"b lies on at most {LEVELS} levels per group, each entry at a level next to a",
     "low-rank": (
-        f"b - a minus a matrix of rank at most {MOST} is within {SLACK:g} roundings, or {TINY:g} of "
-        f"b - a, in norm, and at most half of b - a"
+        f"b - a minus a matrix of rank at most {MOST} is within {SLACK:g} roundings, or "
+        f"{TINY:g} of b - a, in norm, and at most half of b - a"
     ),
     "other": "none of the above",
     "shape differs": "two tensors of one name and different shapes",

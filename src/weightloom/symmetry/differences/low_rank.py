@@ -27,7 +27,7 @@ TINY = 1e-6
 _SHARE = 0.5  # of the change that may be left to rounding, in norm
 _SAMPLED = 10.0  # a sub-matrix may hold more than its share of such errors
 _PEAK = 4.0  # the largest entry of the rest, in units of the largest rounding
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 _OVERSAMPLED = 10
 
 
@@ -47,7 +47,7 @@ def read_rank(a: Tensor, b: Tensor, measured: Measured) -> LowRank | None:
         return None
     x, y = a.reshape(a.shape[0], -1), b.reshape(b.shape[0], -1)
     limit = _limit(*x.shape)
-    change, rounding = math.sqrt(measured.square), math.sqrt(measured.square_rounding)
+    change, rounding = math.sqrt(measured.square), measured.rounding
     if limit < 1 or rounding > _SHARE * change:
         return None
     noise = max(SLACK * rounding, TINY * change)
@@ -80,7 +80,7 @@ def _needed(x: Tensor, y: Tensor, limit: int) -> int:
             torch.randperm(n, generator=generator)[:side].sort().values for n in x.shape
         )
         first, second = (t[rows][:, columns].double() for t in (x, y))
-        rounding = float((torch.maximum(first.abs(), second.abs()) * u).norm())
+        rounding = u * float(torch.maximum(first.norm(), second.norm()))
         values = torch.linalg.svdvals(second - first)
         noise = max(SLACK * rounding, _SAMPLED * TINY * float(values.norm()))
         rank = max(rank, _tail_rank(values, noise))
@@ -138,8 +138,8 @@ def _checked(
         peak = max(peak, float(error.abs().max()))
     rest = math.sqrt(rest)
     share = rest / math.sqrt(measured.square)
-    highest = _PEAK * max(measured.max_rounding, 10 * TINY * measured.max_abs)
+    largest = max(float(t.abs().max()) for t in (x, y))
+    highest = _PEAK * max(measured.unit * largest, 10 * TINY * measured.max_abs)
     if rest > noise or share > _SHARE or peak > highest:
         return None
-    one_rounding = math.sqrt(measured.square_rounding)
-    return LowRank(rank, share, rest / one_rounding if one_rounding else 0.0)
+    return LowRank(rank, share, rest / measured.rounding if measured.rounding else 0.0)

@@ -26,6 +26,7 @@ LEVELS = 256
 """levels of 8 bits; more is not called quantised"""
 _BLOCKS = (256, 128, 64, 32, 16)
 _TRIED = 16  # groups that decide whether all are looked at
+_LOOK = 1 << 14  # entries that are looked at before
 _CHUNK = 1 << 18
 _INTEGER = 0.05  # how far from a whole number of steps rounding may bring an entry
 _FEWEST = 16  # entries of a group; fewer fit too many grids
@@ -49,14 +50,23 @@ def read_levels(a: Tensor, b: Tensor, measured: Measured) -> Quantised | None:
         return None
     u = roundoff(b.dtype)
     for name, x, y in _groupings(a, b):
-        step = max(1, x.shape[0] // _TRIED)
-        # A look at some groups first: nearly all other changes end here.
-        if _judge(x[::step][:_TRIED], y[::step][:_TRIED], u) is None:
+        if not _promising(x, y, u):
             continue
         answer = _all_groups(x, y, u)
         if answer is not None:
             return Quantised(name, *answer)
     return None
+
+
+def _promising(x: Tensor, y: Tensor, u: float) -> bool:
+    """A look at some groups, or at a stretch of a long one: nearly all other changes end here."""
+    groups, width = y.shape
+    if width > _LOOK:
+        stretch = y[groups // 2, :_LOOK].double().sort().values
+        return int((stretch.diff() > 0).sum()) < LEVELS
+    tried = max(1, min(_TRIED, groups, _LOOK // width))
+    step = groups // tried
+    return _judge(x[::step][:tried], y[::step][:tried], u) is not None
 
 
 def _groupings(a: Tensor, b: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -90,11 +100,6 @@ def _all_groups(x: Tensor, y: Tensor, u: float) -> tuple[int, bool, float] | Non
 def _judge(x: Tensor, y: Tensor, u: float) -> tuple[int, bool, float] | None:
     """(levels, uniform, largest distance in steps) if every group is on a grid beside a."""
     first, second = x.double(), y.double()
-    if first.shape[1] > 1 << 16:  # a long group: a stretch of it decides whether all is sorted
-        stretch = second[:, : 1 << 14].sort(dim=1).values
-        gaps = stretch.diff(dim=1) > 0
-        if int(gaps.sum(1).max()) >= LEVELS and _uniform(first, second, u) is None:
-            return None
     return _uniform(first, second, u) or _few(first, second, u)
 
 
