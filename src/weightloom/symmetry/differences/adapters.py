@@ -23,13 +23,14 @@ def merged(base: Checkpoint, folder: Path) -> Checkpoint:
 
     layers = read_folder(folder)
     tensors = dict(base.tensors)
-    unknown = []
+    unknown, changed = [], set()
     for layer, change in layers.items():
         name = _weight(base, layer)
-        if name is None:
+        if name is None or name in changed:  # two layers cannot be one tensor
             unknown.append(layer)
         else:
             tensors[name] = _changed(base.tensors[name], change)
+            changed.add(name)
     if unknown:
         shown = ", ".join(map(repr, unknown[:4])) + (", ..." if len(unknown) > 4 else "")
         raise CheckpointError(
@@ -49,7 +50,7 @@ def _weight(base: Checkpoint, layer: str) -> str | None:
         return name
     ends = [own for own in base.tensors if own.endswith(f".{name}")]
     if not ends:
-        ends = [own for own in base.tensors if name.endswith(f".{own}")]
+        ends = [own for own in base.tensors if "." in own and name.endswith(f".{own}")]
     return ends[0] if len(ends) == 1 else None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "Measured", "blocks", "half_ulp", "measure", "roundoff", "smallest"]
+__all__ = ["BLOCK", "Measures", "blocks", "half_ulp", "measure", "roundoff", "smallest"]
 
 BLOCK = 1 << 16
 """entries that are converted to float64 at a time; they stay in the cache"""
@@ -18,7 +18,7 @@ FAR = 4.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measures:
     """Sums over all entries that are finite on both sides, and counts of the others."""
 
     numel: int
@@ -95,7 +95,7 @@ def _flat(tensor: Tensor) -> Tensor:
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
 
 
-def measure(a: Tensor, b: Tensor) -> Measured:
+def measure(a: Tensor, b: Tensor) -> Measures:
     """All sums in one pass over both tensors."""
     u = roundoff(a.dtype, b.dtype)
     changed = odd_changed = 0
@@ -118,7 +118,7 @@ def measure(a: Tensor, b: Tensor) -> Measured:
         sums = [total + float(term) for total, term in zip(sums, terms, strict=True)]
     if not a.dtype.is_floating_point and not a.is_complex() and a.dtype == b.dtype:
         changed = int((a != b).sum())  # float64 does not hold all 64-bit integers
-    return Measured(
+    return Measures(
         a.numel(), changed, max_abs, *_four(sums), u, roundings, (odd[0], odd[1]), odd_changed
     )
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from weightloom.symmetry.differences.distances import (
-    Measured,
+    Measures,
     blocks,
     half_ulp,
     roundoff,
     smallest,
 )
 
-__all__ = ["FEW", "ROUNDINGS", "Cast", "Scale", "is_sparse", "read_cast", "read_scale"]
+__all__ = ["FEW", "ROUNDINGS", "Cast", "ScaleFactor", "is_sparse", "read_cast", "read_scale"]
 
 FEW = 0.1
 """a change of at most this share of the entries (or of one) is sparse"""
@@ -35,7 +35,7 @@ class Cast(NamedTuple):
     """numbers that became 0 or infinite"""
 
 
-class Scale(NamedTuple):
+class ScaleFactor(NamedTuple):
     factor: float
     residual: float
     """largest |b - factor a|, in roundings of factor a"""
@@ -108,7 +108,7 @@ def _share_a_rounding(a: Tensor, b: Tensor) -> bool:
     return True
 
 
-def read_scale(a: Tensor, b: Tensor, measured: Measured) -> Scale | None:
+def read_scale(a: Tensor, b: Tensor, measured: Measures) -> ScaleFactor | None:
     """The factor with b = factor a up to rounding in every entry; None: there is none."""
     if not a.is_floating_point() or not b.is_floating_point() or any(measured.not_finite):
         return None
@@ -128,10 +128,10 @@ def read_scale(a: Tensor, b: Tensor, measured: Measured) -> Scale | None:
         ratio = torch.where(error > 0, error / allowed, 0.0)
         residual = max(residual, float(ratio.max()))
         nonzero += int(torch.count_nonzero(x))
-    return Scale(factor, residual) if nonzero >= _FEWEST else None
+    return ScaleFactor(factor, residual) if nonzero >= _FEWEST else None
 
 
-def is_sparse(measured: Measured) -> bool:
+def is_sparse(measured: Measures) -> bool:
     """Whether few entries differ; a tensor of one entry is never sparse."""
     return 0 < measured.changed <= max(1.0, FEW * measured.numel) and measured.numel > 1
 

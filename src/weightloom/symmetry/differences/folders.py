@@ -122,11 +122,8 @@ def _read_index(path: Path) -> Checkpoint:
         if file in shards and name in shards[file]:
             tensors[name] = shards[file][name]
         else:
-            missing[name] = file
+            missing[name] = f"tensor {name!r} of {file}" if file in shards else file
     notes = []
-    lost = sorted({file for name, file in missing.items() if file in shards})
-    if lost:
-        notes.append(f"{path.name}: tensors that the index lists are not in {', '.join(lost)}")
     listed = set(weight_map)
     for file, content in shards.items():  # never dropped silently
         for name in content.keys() - listed:

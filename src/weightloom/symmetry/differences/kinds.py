@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weightloom.symmetry.differences.distances import Measured, measure
+from weightloom.symmetry.differences.distances import Measures, measure
 from weightloom.symmetry.differences.elementwise import (
     FEW,
     ROUNDINGS,
@@ -55,7 +55,7 @@ class Change:
     kind: str
     text: str
     details: dict[str, Any] = field(default_factory=dict)
-    measured: Measured | None = None
+    measured: Measures | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -73,7 +73,7 @@ def classify(a: Tensor, b: Tensor) -> Change:
     return Change(kind, text, details, measured, _notes(measured))
 
 
-def _kind(a: Tensor, b: Tensor, measured: Measured) -> tuple[str, str, dict[str, Any]]:
+def _kind(a: Tensor, b: Tensor, measured: Measures) -> tuple[str, str, dict[str, Any]]:
     """The first kind that holds; more telling kinds come first."""
     if not measured.changed and a.dtype == b.dtype:
         return "equal", "equal values, other bits (signed zeros or NaN)", {}
@@ -100,7 +100,7 @@ def _kind(a: Tensor, b: Tensor, measured: Measured) -> tuple[str, str, dict[str,
     return _structured(a, b, measured)
 
 
-def _structured(a: Tensor, b: Tensor, measured: Measured) -> tuple[str, str, dict[str, Any]]:
+def _structured(a: Tensor, b: Tensor, measured: Measures) -> tuple[str, str, dict[str, Any]]:
     """Kinds that are looked for in many entries at once."""
     levels = read_levels(a, b, measured)
     if levels is not None:
@@ -115,7 +115,7 @@ def _structured(a: Tensor, b: Tensor, measured: Measured) -> tuple[str, str, dic
     return "other", f"other: {measured.changed:,} of {measured.numel:,} entries", {}
 
 
-def _notes(measured: Measured) -> tuple[str, ...]:
+def _notes(measured: Measures) -> tuple[str, ...]:
     if not any(measured.not_finite):
         return ()
     counts = f"{measured.not_finite[0]:,} in a, {measured.not_finite[1]:,} in b"

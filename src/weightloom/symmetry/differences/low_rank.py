@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weightloom.symmetry.differences.distances import Measured, roundoff
+from weightloom.symmetry.differences.distances import Measures, roundoff
 
-__all__ = ["SLACK", "LowRank", "read_rank"]
+__all__ = ["SLACK", "RankFinding", "read_rank"]
 
 SLACK = 2.0
 """the rest may be this many times as large as one rounding of every entry"""
@@ -31,7 +31,7 @@ _CHUNK = 1 << 18
 _OVERSAMPLED = 10
 
 
-class LowRank(NamedTuple):
+class RankFinding(NamedTuple):
     rank: int
     residual: float
     """|b - a - L| / |b - a|, Frobenius norm, recomputed from L of this rank"""
@@ -39,7 +39,7 @@ class LowRank(NamedTuple):
     """|b - a - L| over the norm of one rounding of every entry"""
 
 
-def read_rank(a: Tensor, b: Tensor, measured: Measured) -> LowRank | None:
+def read_rank(a: Tensor, b: Tensor, measured: Measures) -> RankFinding | None:
     """The numerical rank of the change and what is left; None if it is not low."""
     if a.ndim < 2 or not a.is_floating_point() or not b.is_floating_point():
         return None
@@ -115,8 +115,8 @@ def _range(x: Tensor, y: Tensor, width: int) -> Tensor:
 
 
 def _checked(
-    x: Tensor, y: Tensor, basis: Tensor, width: int, noise: float, measured: Measured
-) -> LowRank | None:
+    x: Tensor, y: Tensor, basis: Tensor, width: int, noise: float, measured: Measures
+) -> RankFinding | None:
     """The rank in this basis, with the rest computed anew from the approximation itself."""
     products = torch.cat([change @ basis for _, change in _changes(x, y)])
     left, values, right = torch.linalg.svd(products, full_matrices=False)
@@ -142,4 +142,4 @@ def _checked(
     highest = _PEAK * max(measured.unit * largest, 10 * TINY * measured.max_abs)
     if rest > noise or share > _SHARE or peak > highest:
         return None
-    return LowRank(rank, share, rest / measured.rounding if measured.rounding else 0.0)
+    return RankFinding(rank, share, rest / measured.rounding if measured.rounding else 0.0)

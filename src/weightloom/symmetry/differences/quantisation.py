@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weightloom.symmetry.differences.distances import Measured, roundoff
+from weightloom.symmetry.differences.distances import Measures, roundoff
 
 __all__ = ["LEVELS", "Quantised", "read_levels"]
 
@@ -42,7 +42,7 @@ class Quantised(NamedTuple):
     uniform"""
 
 
-def read_levels(a: Tensor, b: Tensor, measured: Measured) -> Quantised | None:
+def read_levels(a: Tensor, b: Tensor, measured: Measures) -> Quantised | None:
     """The coarsest groups on whose grids all of b lies, next to a; None: there are none."""
     if not a.is_floating_point() or not b.is_floating_point() or any(measured.not_finite):
         return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weightloom.symmetry.differences.distances import Measured
+from weightloom.symmetry.differences.distances import Measures
 
 __all__ = ["Reordering", "read_reordering", "same_bits"]
 
@@ -35,7 +35,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(_WORDS[tensor.dtype.itemsize])
 
 
-def read_reordering(a: Tensor, b: Tensor, measured: Measured) -> Reordering | None:
+def read_reordering(a: Tensor, b: Tensor, measured: Measures) -> Reordering | None:
     """The order of rows or columns of ``a`` that gives ``b`` exactly; None: none was found."""
     if a.dtype != b.dtype or a.is_complex() or a.numel() < 2 or a.ndim == 0:
         return None

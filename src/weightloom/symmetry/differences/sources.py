@@ -104,7 +104,7 @@ class Checkpoint:
     label: str
     tensors: dict[str, LazyTensor]
     missing: dict[str, str] = field(default_factory=dict)
-    """tensors that the index lists and that cannot be read: name -> the file that is missing"""
+    """tensors that the index lists and that cannot be read: name -> what is missing"""
     config: dict[str, Any] | None = None
     """config.json of the folder"""
     notes: tuple[str, ...] = ()
