@@ -15,7 +15,7 @@ from weightloom.symmetry.differences.sources import LazyTensor
 
 __all__ = ["BYTES", "equal_bytes", "pair_by_content", "tied_to"]
 
-BYTES = 1 << 20
+BYTES = 1 << 19
 """read at a time: two such blocks stay in the cache of a core while they are compared"""
 _PARALLEL = 0.9
 """cosine above which two tensors, the only ones of their shape, are taken for partners"""
@@ -28,14 +28,13 @@ def equal_bytes(a: LazyTensor, b: LazyTensor) -> bool:
     if a.storage is not None and a.storage == b.storage:
         return True
     a, b = a.loaded(), b.loaded()
-    buffers = [np.empty(min(BYTES, a.nbytes), dtype=np.uint8) for _ in range(2)]
-    for start in range(0, a.nbytes, BYTES):
-        size = min(BYTES, a.nbytes - start)
-        x, y = (
-            t.read_into(start, buffer[:size]) for t, buffer in zip((a, b), buffers, strict=True)
-        )
-        if not _equal(x, y):
-            return False
+    first, second = (np.empty(min(BYTES, a.nbytes), dtype=np.uint8) for _ in range(2))
+    with a.opened() as file, b.opened() as other:
+        for start in range(0, a.nbytes, BYTES):
+            size = min(BYTES, a.nbytes - start)
+            x = a.read_into(start, first[:size], file)
+            if not _equal(x, b.read_into(start, second[:size], other)):
+                return False
     return True
 
 
@@ -49,9 +48,10 @@ def _key(tensor: LazyTensor) -> tuple[str, tuple[int, ...], bytes]:
     digest = hashlib.blake2b(digest_size=16)
     tensor = tensor.loaded()
     buffer = np.empty(min(BYTES, tensor.nbytes), dtype=np.uint8)
-    for start in range(0, tensor.nbytes, BYTES):
-        size = min(BYTES, tensor.nbytes - start)
-        digest.update(tensor.read_into(start, buffer[:size]).data)
+    with tensor.opened() as file:
+        for start in range(0, tensor.nbytes, BYTES):
+            size = min(BYTES, tensor.nbytes - start)
+            digest.update(tensor.read_into(start, buffer[:size], file).data)
     return tensor.dtype_name, tensor.shape, digest.digest()
 
 

@@ -80,7 +80,7 @@ def _rounds_to(first: Tensor, second: Tensor, dtype: torch.dtype) -> int | None:
     if _lost(flat[::step], target[::step], dtype) is None:  # most casts fail here, at no cost
         return None
     total = 0
-    size = 1 << 20
+    size = 1 << 16
     for start in range(0, flat.numel(), size):
         lost = _lost(flat[start : start + size], target[start : start + size], dtype)
         if lost is None:
@@ -90,6 +90,11 @@ def _rounds_to(first: Tensor, second: Tensor, dtype: torch.dtype) -> int | None:
 
 
 def _lost(first: Tensor, second: Tensor, dtype: torch.dtype) -> int | None:
+    quick = (torch.float32, torch.bfloat16, torch.float16)
+    if first.dtype in quick and second.dtype == dtype in quick:
+        rounded = first.to(dtype)
+        if torch.equal(rounded, second) and bool(rounded.isfinite().all()):
+            return int(torch.count_nonzero(first)) - int(torch.count_nonzero(rounded))
     x, y, z = first.double(), first.to(dtype).double(), second.double()
     if not bool(((y == z) | (y.isnan() & z.isnan())).all()):
         return None

@@ -65,7 +65,9 @@ def pair_by_name(pairing: Pairing) -> None:
     """Equal names, then names without wrappers, then names that differ by a prefix."""
     for name in [name for name in pairing.left_a if name in pairing.left_b]:
         pairing.join(name, name, "name")
-    pair_renamed(pairing, _unwrapped, "without the parts that wrappers add to names")
+    parts = {part for name in (*pairing.left_a, *pairing.left_b) for part in _wrapping(name)}
+    added = ", ".join(f"'{part}.'" for part in sorted(parts))
+    pair_renamed(pairing, _unwrapped, f"without {added}, which wrappers add")
     while _pair_by_prefix(pairing):
         pass
 
@@ -75,6 +77,11 @@ def _unwrapped(name: str) -> str:
     while len(parts) > 1 and parts[0] == "module":
         parts = parts[1:]
     return ".".join(parts)
+
+
+def _wrapping(name: str) -> set[str]:
+    """The parts that `_unwrapped` drops."""
+    return set(name.split(".")) - set(_unwrapped(name).split("."))
 
 
 def pair_renamed(pairing: Pairing, rename: Callable[[str], str], rule: str) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -44,25 +46,36 @@ class LazyTensor:
     def numel(self) -> int:
         return prod(self.shape)
 
-    def read_into(self, start: int, buffer: np.ndarray) -> np.ndarray:
-        """Bytes from ``start`` on, as many as ``buffer`` (uint8) has; not always a copy."""
+    def opened(self) -> AbstractContextManager[FileIO | None]:
+        """The tensor's file, to be passed to `read_into`; None for tensors in memory."""
         if self.path is None:
+            return nullcontext()
+        try:
+            return self.path.open("rb", buffering=0)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read_into(self, start: int, buffer: np.ndarray, file: FileIO | None) -> np.ndarray:
+        """Bytes from ``start`` on, as many as ``buffer`` (uint8) has; not always a copy."""
+        if file is None:
             return _raw(self.tensor())[start : start + len(buffer)]
         try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(self.offset + start)
-                filled = 0
-                while filled < len(buffer):
-                    count = file.readinto(buffer.data[filled:])
-                    if not count:
-                        raise OSError(f"the file ends {len(buffer) - filled} bytes too early")
-                    filled += count
+            file.seek(self.offset + start)
+            filled = 0
+            while filled < len(buffer):
+                count = file.readinto(buffer.data[filled:])
+                if not count:
+                    raise OSError(f"the file ends {len(buffer) - filled} bytes too early")
+                filled += count
         except OSError as error:
-            raise CheckpointError(
-                f"tensor {self.name!r} cannot be read from {str(self.path)!r}: {error}. Was the "
-                f"file changed or cut while it was compared? Copy it again"
-            ) from error
+            raise self._unreadable(error) from error
         return buffer
+
+    def _unreadable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"tensor {self.name!r} cannot be read from {str(self.path)!r}: {error}. Was the file "
+            f"changed or cut while it was compared? Copy it again"
+        )
 
     def tensor(self) -> Tensor:
         """All numbers, contiguous, on the CPU."""
@@ -70,7 +83,9 @@ class LazyTensor:
             return self.compute().detach().cpu().contiguous()
         if not self.nbytes:
             return torch.empty(self.shape, dtype=self.dtype or torch.uint8)
-        raw = torch.from_numpy(self.read_into(0, np.empty(self.nbytes, dtype=np.uint8)))
+        with self.opened() as file:
+            buffer = self.read_into(0, np.empty(self.nbytes, dtype=np.uint8), file)
+        raw = torch.from_numpy(buffer)
         return raw if self.dtype is None else raw.view(self.dtype).reshape(self.shape)
 
     def loaded(self) -> LazyTensor:
