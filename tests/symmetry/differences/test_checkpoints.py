@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from weightloom.errors import CheckpointError, ConfigError
 from weightloom.symmetry import diff
+from weightloom.symmetry.differences.folders import open_checkpoint
 
 State = dict[str, Tensor]
 
@@ -217,13 +218,27 @@ def test_what_cannot_be_compared(value: object, error: type, message: str) -> No
         diff(value, state())
 
 
-def test_tensors_without_numbers() -> None:
+def test_tensors_without_numbers(tmp_path: Path) -> None:
     with torch.device("meta"):
         net = nn.Linear(3, 4)
     result = diff(net, nn.Linear(3, 4))
     assert set(result.counts) == {"unreadable"}
     assert "on the meta device" in result.rows[0].text
     assert not result.identical
+    save_file(nn.Linear(3, 4).state_dict(), tmp_path / "a.safetensors")
+    assert set(diff(tmp_path / "a.safetensors", net).counts) == {"unreadable"}
+
+
+def test_a_file_that_is_cut_while_it_is_compared(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file(state(), path)
+    tensor = open_checkpoint(path, "a").tensors["layers.5.weight"]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"'layers.5.weight' cannot be read .* 100 bytes too"):
+        tensor.tensor()
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"cannot be read from .* Was the file changed"):
+        tensor.tensor()
 
 
 # -- the result ----------------------------------------------------------------------------------

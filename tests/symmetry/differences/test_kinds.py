@@ -143,6 +143,14 @@ def test_scaled_with_one_entry_off_is_not_scaled(dtype: torch.dtype) -> None:
     assert classify(a, b).kind == "other"
 
 
+def test_noise_of_a_few_roundings_in_a_small_matrix_has_no_rank() -> None:
+    for seed in range(200):
+        a = torch.randn(3, 4, generator=generator(seed), dtype=torch.float64).half()
+        assert classify(a, plus(a, noise(a.shape, 1e-3, seed + 1))).kind != "low-rank"
+        a = torch.randn(9, 9, generator=generator(seed), dtype=torch.float64).half()
+        assert classify(a, plus(a, noise(a.shape, 1e-3, seed + 1))).kind != "low-rank"
+
+
 def test_a_factor_of_few_entries_proves_nothing() -> None:
     assert classify(torch.tensor([0.3, 0.0]), torch.tensor([0.7, 0.0])).kind != "scaled"
     assert classify(torch.ones(()), torch.tensor(2.0)).kind == "other"
@@ -360,6 +368,10 @@ def test_unrelated_tensors_are_never_given_a_structure(
         assert bool(((x - y).abs() <= 2 * eps * torch.maximum(x.abs(), y.abs()) + 1e-7).all())
     elif change.kind == "sparse":
         assert change.details["entries"] == int((x != y).sum()) <= max(1, x.numel() / 10)
+    elif change.kind == "scaled":
+        scaled = change.details["factor"] * x
+        eps = max(torch.finfo(dtype).eps, torch.finfo(other).eps)
+        assert bool(((y - scaled).abs() <= 2 * eps * scaled.abs() + 1e-7).all())
     else:
         assert change.kind in ("other", "equal"), change
 

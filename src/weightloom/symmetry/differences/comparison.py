@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from weightloom.errors import CheckpointError, ConfigError
+from weightloom.errors import ConfigError
 from weightloom.symmetry.differences.adapters import merged
 from weightloom.symmetry.differences.contents import equal_bytes, pair_by_content, tied_to
 from weightloom.symmetry.differences.conventions import pair_by_convention, split_fused
@@ -18,7 +18,7 @@ from weightloom.symmetry.differences.kinds import Change, classify
 from weightloom.symmetry.differences.names import Pairing, is_buffer, pair_by_name
 from weightloom.symmetry.differences.reordering import same_bits
 from weightloom.symmetry.differences.result import CheckpointDiff, TensorDiff
-from weightloom.symmetry.differences.sources import Checkpoint, LazyTensor
+from weightloom.symmetry.differences.sources import Checkpoint, LazyTensor, NoNumbersError
 
 __all__ = ["diff"]
 
@@ -100,9 +100,7 @@ def _compared(x: LazyTensor, y: LazyTensor, how: str) -> TensorDiff:
         if equal_bytes(x, y):
             return TensorDiff.of(x, y, how, Change("identical", "identical"))
         return _changed(x, y, how)
-    except CheckpointError as error:
-        if x.compute is None or y.compute is None:
-            raise
+    except NoNumbersError as error:
         return TensorDiff.of(x, y, how, Change("unreadable", str(error)))
 
 
@@ -180,7 +178,7 @@ def _alone(
         return TensorDiff.of(first, second, "name", Change("incomplete", text))
     try:
         twin = tied_to(tensor, matched)
-    except CheckpointError:
+    except NoNumbersError:
         twin = None
     if twin is not None:
         text = f"only in {side}, the same numbers as {twin} (tied)"

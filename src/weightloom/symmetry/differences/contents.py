@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from weightloom.errors import CheckpointError
 from weightloom.symmetry.differences.distances import measure
 from weightloom.symmetry.differences.names import Pairing, is_buffer
-from weightloom.symmetry.differences.sources import LazyTensor
+from weightloom.symmetry.differences.sources import LazyTensor, NoNumbersError
 
 __all__ = ["BYTES", "equal_bytes", "pair_by_content", "tied_to"]
 
@@ -88,7 +87,7 @@ def _by_key(left: Mapping[str, LazyTensor], shapes: set) -> dict[object, list[st
         if _shape(tensor) in shapes and tensor.nbytes:
             try:
                 keys[_key(tensor)].append(name)
-            except CheckpointError:  # no numbers; the row of this tensor will say so
+            except NoNumbersError:  # no numbers; the row of this tensor will say so
                 continue
     return keys
 
@@ -121,7 +120,7 @@ def _pair_lonely(pairing: Pairing) -> None:
             continue
         try:
             x, y = pairing.left_a[first[0]].tensor(), pairing.left_b[second[0]].tensor()
-        except CheckpointError:
+        except NoNumbersError:
             continue
         if measure(x, y).cosine >= _PARALLEL:
             pairing.join(first[0], second[0], "content")

@@ -25,6 +25,8 @@ MOST = 256
 TINY = 1e-6
 """... or this share of the change: a change that was computed in float32 and stored in float64"""
 _SHARE = 0.5  # of the change that may be left to rounding, in norm
+# In a small matrix a few directions hold much of any noise, so less may be left over.
+_SMALLEST, _SMALL, _SMALL_SHARE = 8, 64, 0.1
 _SAMPLED = 10.0  # a sub-matrix may hold more than its share of such errors
 _PEAK = 4.0  # the largest entry of the rest, in units of the largest rounding
 _CHUNK = 1 << 18
@@ -48,7 +50,7 @@ def read_rank(a: Tensor, b: Tensor, measured: Measures) -> RankFinding | None:
     x, y = a.reshape(a.shape[0], -1), b.reshape(b.shape[0], -1)
     limit = _limit(*x.shape)
     change, rounding = math.sqrt(measured.square), measured.rounding
-    if limit < 1 or rounding > _SHARE * change:
+    if limit < 1 or min(x.shape) < _SMALLEST or rounding > _SHARE * change:
         return None
     noise = max(SLACK * rounding, TINY * change)
     needed = _needed(x, y, limit)
@@ -140,6 +142,7 @@ def _checked(
     share = rest / math.sqrt(measured.square)
     largest = max(float(t.abs().max()) for t in (x, y))
     highest = _PEAK * max(measured.unit * largest, 10 * TINY * measured.max_abs)
-    if rest > noise or share > _SHARE or peak > highest:
+    most = _SHARE if min(x.shape) >= _SMALL else _SMALL_SHARE
+    if rest > noise or share > most or peak > highest:
         return None
     return RankFinding(rank, share, rest / measured.rounding if measured.rounding else 0.0)

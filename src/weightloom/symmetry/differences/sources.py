@@ -21,7 +21,19 @@ from torch import Tensor, nn
 
 from weightloom.errors import CheckpointError, ConfigError
 
-__all__ = ["Checkpoint", "LazyTensor", "in_memory", "of_module", "of_state", "wrong_type"]
+__all__ = [
+    "Checkpoint",
+    "LazyTensor",
+    "NoNumbersError",
+    "in_memory",
+    "of_module",
+    "of_state",
+    "wrong_type",
+]
+
+
+class NoNumbersError(CheckpointError):
+    """A tensor that has a shape and no numbers."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +164,7 @@ def in_memory(name: str, value: Tensor) -> LazyTensor:
 
 def _dense(name: str, value: Tensor) -> Tensor:
     if value.device.type == "meta":
-        raise CheckpointError(f"tensor {name!r} is on the meta device and has no numbers")
+        raise NoNumbersError(f"tensor {name!r} is on the meta device and has no numbers")
     if value.is_quantized:
         return value.int_repr()
     return value if value.layout == torch.strided else value.to_dense()
