@@ -87,6 +87,35 @@ def test_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
     assert str(result)
 
 
+FIRST = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.complex64, torch.uint64,
+         torch.float8_e5m2]  # fmt: skip
+SECOND = [torch.bool, torch.int8, torch.float32, torch.bfloat16, torch.complex64, torch.uint32,
+          torch.float8_e4m3fn]  # fmt: skip
+
+
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("first", FIRST)
+def test_pairs_of_dtypes(first: torch.dtype, second: torch.dtype) -> None:
+    """0 and 1 are the same numbers in every dtype; other numbers are not."""
+    value = (torch.arange(40).reshape(5, 8) % 3 == 0).to(torch.uint8)
+    wanted = "identical" if first == second else "cast"
+    assert diff({"w": value.to(first)}, {"w": value.to(second)}).rows[0].kind == wanted
+    result = diff({"w": value.to(first)}, {"w": 1 - value.double()})
+    assert result.rows[0].changed == 40
+    assert str(result)
+
+
+def test_quantised_tensors_of_torch_are_compared_by_their_numbers() -> None:
+    value = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    first = torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
+    second = torch.quantize_per_tensor(2 * value, 0.2, 0, torch.qint8)  # the same integers
+    assert torch.equal(first.int_repr(), second.int_repr())
+    assert diff({"w": first}, {"w": first.clone()}).identical
+    assert diff({"w": first}, {"w": second}).rows[0].kind == "scaled"
+    assert diff({"w": first}, {"w": first.dequantize()}).rows[0].kind == "cast"
+    assert diff({"w": value}, {"w": first}).rows[0].kind == "quantised"
+
+
 # -- shards --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
 def test_shards(kind: str, tmp_path: Path) -> None:

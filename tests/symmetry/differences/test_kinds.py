@@ -64,6 +64,25 @@ def test_nan_in_the_same_places_is_identical_and_elsewhere_is_not() -> None:
     assert math.isfinite(change.measured.relative)
 
 
+def test_infinities_that_became_numbers() -> None:
+    """A mask of -inf against one of the lowest number: nothing can be subtracted."""
+    a = torch.full((5, 5), -math.inf)
+    change = classify(a, torch.full((5, 5), torch.finfo(torch.float32).min))
+    assert change.kind == "other"
+    assert change.measured is not None
+    assert math.isnan(change.measured.relative)
+    assert math.isnan(change.measured.max_abs)
+    assert "25 in a, 0 in b, 25 of them differ" in change.notes[0]
+
+
+def test_complex_entries_are_counted_once() -> None:
+    a = torch.randn(5, 5, dtype=torch.complex64, generator=generator())
+    b = a.clone()
+    b[2, 2] += 1 + 1j
+    assert classify(a, b).details == {"entries": 1}
+    assert "25 of 25 entries" in classify(a, a.conj().resolve_conj() + 1j).text
+
+
 def test_signed_zeros_are_equal_and_not_identical() -> None:
     a = torch.zeros(4, 4)
     assert classify(a, -a).kind == "equal"

@@ -25,6 +25,7 @@ class Measures:
     changed: int
     """entries with different values; NaN equals NaN"""
     max_abs: float
+    """NaN if all that changed is NaN or infinite"""
     square: float
     """sum of (b - a)^2"""
     square_a: float
@@ -44,7 +45,7 @@ class Measures:
     def relative(self) -> float:
         """|b - a| / |a| in the Frobenius norm"""
         if not self.square:
-            return 0.0
+            return math.nan if self.not_finite_changed else 0.0
         return math.sqrt(self.square / self.square_a) if self.square_a else math.inf
 
     @property
@@ -118,6 +119,10 @@ def measure(a: Tensor, b: Tensor) -> Measures:
         sums = [total + float(term) for total, term in zip(sums, terms, strict=True)]
     if not a.dtype.is_floating_point and not a.is_complex() and a.dtype == b.dtype:
         changed = int((a != b).sum())  # float64 does not hold all 64-bit integers
+    elif a.is_complex():
+        changed = int((a != b).sum())  # not real and imaginary parts
+    if odd_changed and not max_abs:
+        max_abs = math.nan
     return Measures(
         a.numel(), changed, max_abs, *_four(sums), u, roundings, (odd[0], odd[1]), odd_changed
     )

@@ -68,6 +68,8 @@ def classify(a: Tensor, b: Tensor) -> Change:
     """
     if same_bits(a, b):
         return Change("identical", "identical")
+    if a.is_complex() != b.is_complex():
+        a, b = (t if t.is_complex() else t.double().to(torch.complex128) for t in (a, b))
     measured = measure(a, b)
     kind, text, details = _kind(a, b, measured)
     return Change(kind, text, details, measured, _notes(measured))
@@ -77,7 +79,8 @@ def _kind(a: Tensor, b: Tensor, measured: Measures) -> tuple[str, str, dict[str,
     """The first kind that holds; more telling kinds come first."""
     if not measured.changed and a.dtype == b.dtype:
         return "equal", "equal values, other bits (signed zeros or NaN)", {}
-    if not measured.changed and not any(t.dtype.itemsize == 8 for t in (a, b)):
+    whole = any(t.dtype in (torch.int64, torch.uint64) for t in (a, b))
+    if not measured.changed and not whole:
         name = str(b.dtype).removeprefix("torch.")
         return "cast", f"the same numbers as {name}", {"through": name, "lost": 0}
     cast = read_cast(a, b)

@@ -147,16 +147,22 @@ def _raw(tensor: Tensor) -> np.ndarray:
 
 
 def in_memory(name: str, value: Tensor) -> LazyTensor:
-    """A tensor that is in memory already, or that is mapped from a file."""
+    """A tensor that is in memory already, or that is mapped from a file.
+
+    Quantised tensors of torch are compared by the numbers that they stand for.
+    """
     storage = None
-    if value.layout == torch.strided and value.device.type != "meta" and value.numel():
+    if value.is_quantized:
+        storage = None
+    elif value.layout == torch.strided and value.device.type != "meta" and value.numel():
         storage = (value.data_ptr(), *value.shape, *value.stride())
+    dtype = torch.float32 if value.is_quantized else value.dtype
     return LazyTensor(
         name,
         tuple(value.shape),
-        value.dtype,
+        dtype,
         str(value.dtype).removeprefix("torch."),
-        value.numel() * value.dtype.itemsize,
+        value.numel() * dtype.itemsize,
         compute=lambda: _dense(name, value),
         storage=storage,
     )
@@ -166,7 +172,7 @@ def _dense(name: str, value: Tensor) -> Tensor:
     if value.device.type == "meta":
         raise NoNumbersError(f"tensor {name!r} is on the meta device and has no numbers")
     if value.is_quantized:
-        return value.int_repr()
+        return value.dequantize()
     return value if value.layout == torch.strided else value.to_dense()
 
 
