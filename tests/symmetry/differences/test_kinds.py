@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from weightloom.symmetry.differences import reordering
 from weightloom.symmetry.differences.distances import measure
 from weightloom.symmetry.differences.kinds import CRITERIA, classify
 
@@ -220,6 +221,24 @@ def test_a_high_rank_of_a_small_matrix_is_not_low() -> None:
     assert classify(a, plus(a, update(a.shape, 6))).kind == "other"
 
 
+def test_a_small_matrix_has_no_rank() -> None:
+    a = matrix(4, 60)
+    assert classify(a, plus(a, update(a.shape, 1))).kind == "other"
+
+
+def test_a_weak_direction_above_the_noise_counts() -> None:
+    """It is smaller than all rounding together, and larger than rounding in one direction."""
+    a = matrix(256, 256, torch.bfloat16)
+    left, right = (
+        torch.linalg.qr(torch.randn(256, 4, generator=generator(k), dtype=torch.float64)).Q
+        for k in (1, 2)
+    )
+    sizes = torch.tensor([1.0, 0.5, 0.2, 0.02], dtype=torch.float64)
+    b = plus(a, left * sizes @ right.T)
+    assert 2 * measure(a, b).rounding > 0.02
+    assert classify(a, b).details["rank"] == 4
+
+
 def test_a_change_below_rounding_has_no_rank() -> None:
     a = matrix(dtype=torch.bfloat16)
     b = plus(a, update(a.shape, 4, size=1e-5))
@@ -339,6 +358,17 @@ def test_permuted_with_one_entry_off() -> None:
     c = matrix()
     c[:, 3] = c[torch.randperm(96, generator=generator(6)), 3]  # the same entries, other rows
     assert classify(a, c).kind != "permuted"
+
+
+def test_equal_keys_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and columns are found by keys; whether they are equal is seen in their bits."""
+    a = matrix()
+    b = a.clone()
+    b[:, 3] = a[torch.randperm(96, generator=generator(6)), 3]
+    for name, size in (("_row_keys", 96), ("_column_keys", 128)):
+        keys = torch.zeros(size, dtype=torch.int64)
+        monkeypatch.setattr(reordering, name, lambda *_, keys=keys, **__: keys)
+    assert reordering.read_reordering(a, b, measure(a, b)) is None
 
 
 def test_permuted_vectors() -> None:

@@ -134,6 +134,8 @@ def test_zeros_are_tied_to_nothing() -> None:
     b = {"x.bias": torch.zeros(4), "z2": torch.zeros(3, 3) + 1}
     kinds = {row.name: row.kind for row in diff(a, b).rows}
     assert kinds["y.bias"] == "only in a"
+    a = {"x": torch.zeros(3, 3), "y": torch.zeros(3, 3)}
+    assert diff(a, {"x": torch.zeros(3, 3)}).counts == {"identical": 1, "only in a": 1}
 
 
 def test_buffers_are_listed_apart() -> None:

@@ -36,7 +36,8 @@ CRITERIA = {
     "quantised": f"b lies on at most {LEVELS} levels per group, each entry at a level next to a",
     "low-rank": (
         f"b - a minus a matrix of rank at most {MOST} is within {SLACK:g} roundings, or "
-        f"{TINY:g} of b - a, in norm, and at most half of b - a"
+        f"{TINY:g} of b - a, in norm, and at most half of b - a (a tenth below 64 rows or "
+        f"columns; none is claimed below 8)"
     ),
     "other": "none of the above",
     "shape differs": "two tensors of one name and different shapes",
