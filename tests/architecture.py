@@ -20,7 +20,7 @@ EDGES = {
     "plugins": ["errors"],
     "kernels": ["hyper"],
     "construct": ["hyper"],
-    "symmetry": ["bounds"],
+    "symmetry": ["bounds", "hyper"],
     "web": ["demo"],
 }
 

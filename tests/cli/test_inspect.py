@@ -105,7 +105,7 @@ def test_same_and_different(name: str, dtype: torch.dtype, tmp_path: Path, capsy
     kinds = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU}
     net = mlp(kinds[name]).to(dtype)
     twin = disguised(net)
-    options = ["--activation", name, "--no-bounds"]
+    options = ["--activation", name, "--no-bounds", "--verdict-only"]
     a, b = save(net, tmp_path / "a.safetensors"), save(twin, tmp_path / "b.safetensors")
     out = run(capsys, a, b, *options)
     assert out.startswith("SAME function")
@@ -162,8 +162,8 @@ def test_float32_and_float64_of_one_network(tmp_path: Path, capsys: Capture) -> 
     net = mlp().double()
     a = save(net, tmp_path / "a.safetensors")
     b = save(disguised(net).float(), tmp_path / "b.safetensors")
-    assert run(capsys, a, b, "--no-bounds").startswith("SAME")
-    assert run(capsys, b, a, "--no-bounds").startswith("SAME")
+    assert run(capsys, a, b, "--no-bounds", "--verdict-only").startswith("SAME")
+    assert run(capsys, b, a, "--no-bounds", "--verdict-only").startswith("SAME")
 
 
 def test_clones_are_listed_and_do_not_hide_a_copy(tmp_path: Path, capsys: Capture) -> None:
@@ -179,7 +179,7 @@ def test_clones_are_listed_and_do_not_hide_a_copy(tmp_path: Path, capsys: Captur
         wide[2].weight.copy_(split)
         wide[2].bias.copy_(net[2].bias)
     a, b = save(net, tmp_path / "a.safetensors"), save(wide, tmp_path / "b.safetensors")
-    out = run(capsys, a, b, "--no-bounds")
+    out = run(capsys, a, b, "--no-bounds", "--verdict-only")
     assert out.startswith("SAME function after clones and dead units were removed")
     assert "no, 1 units can go" in out
     assert "layer '0', unit 8: scaled" in out or "layer '0', unit 4: scaled" in out
@@ -238,7 +238,7 @@ def test_module(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     net = scope["Net"]().double()
     a = save(net, tmp_path / "a.safetensors")
     b = save(disguised(net), tmp_path / "b.safetensors")
-    out = run(capsys, a, b, "--module", f"{code}:Net")
+    out = run(capsys, a, b, "--module", f"{code}:Net", "--verdict-only")
     assert out.startswith("SAME function")
     assert "float64" in out
     assert "a.safetensors: no bounds:" in out  # a sum is no chain; the rest is still shown

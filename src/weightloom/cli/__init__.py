@@ -25,7 +25,7 @@ start here:
 
 saved networks:
   weightloom inspect a.safetensors                what is in it: normality, Lipschitz, capacity
-  weightloom inspect a.safetensors b.safetensors  are these two the same function?
+  weightloom inspect a.safetensors b.safetensors  what differs? are they the same function?
 
 how large must it be:
   weightloom size --m1 1 --m2 2 --eps 0.05        plain network, embedding method, hypernetwork

@@ -38,7 +38,7 @@ LIBRARY = {
     ),
     "inspect": (
         "weightloom.cli.inspect",
-        "a saved network: redundancy, Lipschitz, capacity; are two the same function?",
+        "a saved network: redundancy, Lipschitz, capacity; what differs between two?",
     ),
     "size": (
         "weightloom.cli.size",

@@ -7,6 +7,8 @@ module; everything else works on what it returns.
 
 from weightloom.symmetry.alignment import Alignment, Barrier, align, interpolate, loss_barrier
 from weightloom.symmetry.canonical import Canonical, Normal, canonicalize, normal_element, normalize
+from weightloom.symmetry.differences.comparison import diff
+from weightloom.symmetry.differences.result import CheckpointDiff, TensorDiff
 from weightloom.symmetry.equivalence import Equivalence, equivalent
 from weightloom.symmetry.fingerprints import fingerprint
 from weightloom.symmetry.folding import fold
@@ -29,6 +31,10 @@ __all__ = [
     "equivalent",
     "Equivalence",
     "fingerprint",
+    # What differs, tensor by tensor, in any two checkpoints?
+    "diff",
+    "CheckpointDiff",
+    "TensorDiff",
     # One form for all equivalent networks
     "canonicalize",
     "Canonical",

@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING
 from weightloom.errors import ConfigError
 
 if TYPE_CHECKING:
+    from weightloom.symmetry import CheckpointDiff
     from weightloom.symmetry.files.checkpoints import Loaded
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 DESCRIPTION = """\
 What is in a saved network? Redundant neurons (a network without any is normal), Lipschitz
-constants, capacity of its class. With two files: are they the same function, up to permuted,
-rescaled and sign-flipped neurons, clones and dead neurons?"""
+constants, capacity of its class. With two checkpoints: first what differs, tensor by tensor, for
+any architecture; then whether they are the same function, up to permuted, rescaled and
+sign-flipped neurons, clones and dead neurons."""
 
 EPILOG = """\
+what differs (two checkpoints):
+  Files (.safetensors; .pt, .pth, .bin without running code), index.json of shards, folders of
+  Hugging Face and of PEFT adapters. Names are matched, also behind prefixes such as "module.".
+  Each tensor is identical, cast, scaled, permuted, transposed, quantised, a sparse or low-rank
+  change, or other; each claim is checked on every entry. A missing shard is named, and the rest is
+  compared. An adapter is merged into the other side, or into --base.
+
 where the architecture comes from:
   A safetensors file holds names and shapes of weights. From "0.weight", "fc1.weight" or
   "layers.2.weight" a plain chain of Linear and Conv layers is inferred, with --activation between
@@ -28,24 +37,45 @@ where the architecture comes from:
   layers) give --module: this imports and RUNS that code, so name only code that you trust.
 
 what is never done:
-  Pickles (.pt, .pth, .bin, .ckpt) are not opened, because they may run code.
+  Pickles (.pt, .pth, .bin, .ckpt) are not opened for the verdict. For the list of differences
+  only their tensors are read (weights_only); what may run code is refused.
 
 exit code:
-  0  inspected; with two files: the same function
-  1  two files: not found to be the same
+  0  inspected; with two checkpoints: the same function
+  1  two checkpoints: not found to be the same
   2  an error, explained on stderr
+  3  two checkpoints: undecided. The differences are printed, but the network cannot be told from
+     the files, so its function was not compared, even if all tensors are identical
+  With --diff-only: 0 all tensors identical, 1 not, 3 all that was read is identical, but a file
+  is missing or the configurations differ.
 
 examples:
   weightloom inspect digit.safetensors                            one network
-  weightloom inspect a.safetensors b.safetensors                  the same function?
+  weightloom inspect a.safetensors b.safetensors                  what differs? the same function?
+  weightloom inspect llama/ llama-tuned/ --diff-only              folders, shards
+  weightloom inspect llama/ lora/ --diff-only                     an adapter, merged into llama/
   weightloom inspect a.safetensors b.safetensors --activation tanh --json
   weightloom inspect a.safetensors --module nets.py:small_resnet --input-shape 3,32,32
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("first", metavar="FILE", type=Path, help="a .safetensors file")
-    parser.add_argument("second", metavar="OTHER", type=Path, nargs="?", help="file to compare to")
+    parser.add_argument(
+        "first", metavar="FILE", type=Path, help="a .safetensors file (two: any checkpoint)"
+    )
+    parser.add_argument(
+        "second", metavar="OTHER", type=Path, nargs="?", help="checkpoint to compare to"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--verdict-only", action="store_true", help="two files: leave out the differences"
+    )
+    which.add_argument(
+        "--diff-only", action="store_true", help="two checkpoints: leave out the verdict"
+    )
+    parser.add_argument(
+        "--base", metavar="CHECKPOINT", type=Path, help="what adapters are merged into"
+    )
     parser.add_argument(
         "--activation", metavar="NAME", help="between the layers: relu, tanh, gelu, ..."
     )
@@ -96,9 +126,15 @@ def _tolerance(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from weightloom.cli.inspect.report import as_text, findings_of
-    from weightloom.symmetry.files.checkpoints import as_dict, same_function
+    _check(arguments)
+    if arguments.second is None or arguments.verdict_only:
+        return _verdict(arguments, None)
+    from weightloom.cli.inspect.comparison import compare
 
+    return compare(arguments, _verdict)
+
+
+def _check(arguments: argparse.Namespace) -> None:
     if arguments.module and arguments.activation:
         raise ConfigError("--activation is for inferred networks; with --module the code decides")
     if arguments.input_shape and not arguments.module:
@@ -106,12 +142,25 @@ def run(arguments: argparse.Namespace) -> int:
             "--input-shape needs --module: strides and pooling are not in the file, so bounds for "
             "inferred convolutions could be those of another network"
         )
+    if arguments.second is None:
+        for option in ("verdict_only", "diff_only", "base"):
+            if getattr(arguments, option):
+                name = option.replace("_", "-")
+                raise ConfigError(f"--{name} is for two checkpoints, and one was given")
+
+
+def _verdict(arguments: argparse.Namespace, diff: CheckpointDiff | None) -> int:
+    """Examine one network, or two and whether they are the same function."""
+    from weightloom.cli.inspect.report import as_text, findings_of
+    from weightloom.symmetry.files.checkpoints import as_dict, same_function
+
     loaded = _load(arguments)
     verdict = same_function(loaded[0], loaded[1], arguments.tolerance) if len(loaded) == 2 else None
     bounds = not arguments.no_bounds
     findings = [findings_of(network, bounds, arguments.input_shape) for network in loaded]
     if arguments.json:
-        print(json.dumps(as_dict(findings, verdict), indent=2, allow_nan=False))
+        about = {} if diff is None else {"diff": diff.to_dict()}
+        print(json.dumps(about | as_dict(findings, verdict), indent=2, allow_nan=False))
     else:
         print(as_text(findings, verdict, arguments.full))
     return 0 if verdict is None or verdict.same else 1
