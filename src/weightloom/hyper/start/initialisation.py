@@ -198,8 +198,9 @@ def _moments(activation: nn.Module) -> tuple[float, float]:
     """E[s(u)^2] and E[s'(u)^2] for u standard normal, on a fine grid of normal quantiles."""
     u = _quantiles().clone().requires_grad_()
     try:
-        value = activation(u)
-        (slope,) = torch.autograd.grad(value.sum(), u)
+        with torch.enable_grad():  # the caller may be under no_grad
+            value = activation(u)
+            (slope,) = torch.autograd.grad(value.sum(), u)
     except Exception:  # softmax and the like want more dimensions; they keep no variance anyway
         return 1.0, 1.0
     forward = value.detach().square().mean().item()
