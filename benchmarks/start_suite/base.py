@@ -60,7 +60,7 @@ class Batch:
 class Problem(ABC):
     """A task with its data in memory. One problem serves many runs, so it is never changed."""
 
-    steps: int = 400
+    steps: int = 800
     features: int = 64
     """how many the encoder returns"""
     calibration: Tensor

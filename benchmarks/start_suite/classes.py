@@ -57,7 +57,7 @@ class Rotated(Problem):
     """An angle -> a ConvNet that reads digits turned by that angle."""
 
     bounds = (0.0, 1.0)
-    steps = 300
+    steps = 600
     paper = "ha"
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Shifted(Problem):
 
     tasks, tokens, length = 8, 6, 8
     features = 32
-    steps = 300
+    steps = 600
 
     def __init__(self) -> None:
         self.names = torch.stack(

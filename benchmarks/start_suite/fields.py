@@ -70,7 +70,7 @@ class Heat(Problem):
     """
 
     bounds = (0.0, 1.0)
-    steps = 300
+    steps = 600
 
     def __init__(self) -> None:
         self.calibration = torch.linspace(0, 1, 256).unsqueeze(1)

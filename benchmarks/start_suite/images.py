@@ -34,7 +34,7 @@ class Drawing(Problem):
         encoder: Callable[[], nn.Module],
         points: int | None = None,
         batch: int = 16,
-        steps: int = 500,
+        steps: int = 1000,
     ) -> None:
         self.steps = steps
         self.train, self.test = train, test
@@ -80,7 +80,7 @@ class Named(Problem):
     """
 
     buckets = 4096
-    steps = 600
+    steps = 1200
     paper = "sitzmann"
 
     def __init__(self, images: Tensor, names: list[str], batch: int = 16) -> None:
@@ -179,7 +179,7 @@ def load_siren() -> Problem:
         images[1600:],
         lambda: siren(32, 3),
         lambda: conv_encoder(3, 16, 64),
-        steps=1000,
+        steps=2000,
     )
 
 
@@ -206,7 +206,7 @@ def load_textures() -> Problem:
 
     images = textures(2000, 16, seed=3)
     return Drawing(
-        images[:1600], images[1600:], Field(nn.Identity, 2, 2, 32, 3), encoder, steps=1000
+        images[:1600], images[1600:], Field(nn.Identity, 2, 2, 32, 3), encoder, steps=2000
     )
 
 

@@ -14,12 +14,13 @@ from weightloom.tables import aligned
 __all__ = ["Errors", "Verdict", "collect", "render", "verdict"]
 
 NEAR = 1.1  # within 10 percent
+SOLVED = 1e-3  # errors of a thousandth of guessing are equally good
 ENOUGH = 3  # Adam rates, of five, at which the default is near the best
 FIRST = 1e-3  # the rate that one would try first
 GOAL = (
     f"Goal on each task: the default is within 10% of the best error of all contenders at {ENOUGH} "
     f"of {len(RATES['adam'])} Adam rates, among them {FIRST:g}; and no contender's best is more "
-    f"than 10% better than the default's best."
+    f"than 10% better than the default's best. Errors below {SOLVED:g} count as {SOLVED:g}."
 )
 
 Errors = dict[str, dict[tuple[str, float], list[float]]]
@@ -59,7 +60,7 @@ def verdict(errors: Errors) -> Verdict:
         for name in errors
         if name not in (OURS, *REFERENCES, *OPTIONAL)
     }
-    best = min([*ours.values(), *others.values()])
+    best = max(SOLVED, min([*ours.values(), *others.values()]))
     near = [rate for (kind, rate), e in ours.items() if kind == "adam" and e <= NEAR * best]
     at_first = ours.get(("adam", FIRST), math.inf)
     problems = []
@@ -68,7 +69,7 @@ def verdict(errors: Errors) -> Verdict:
     if len(near) < ENOUGH:
         problems.append(f"near the best at {len(near)} rates only")
     for name, theirs in others.items():
-        if min(ours.values()) > NEAR * theirs:
+        if min(ours.values()) > NEAR * max(SOLVED, theirs):
             problems.append(f"{name} is better: {theirs:.4f} against {min(ours.values()):.4f}")
     rates = ", ".join(f"{rate:g}" for rate in sorted(near)) or "none"
     return Verdict(not problems, "; ".join(problems) or f"near the best at {rates}")
@@ -104,5 +105,5 @@ def cell(error: float | None, best: float) -> str:
         return ". "
     if math.isinf(error):
         return "diverged "
-    mark = "*" if error == best else "+" if error <= NEAR * best else " "
+    mark = "*" if error == best else "+" if error <= NEAR * max(SOLVED, best) else " "
     return (f"{error:.4f}" if error < 100 else f"{error:.1e}") + mark

@@ -60,6 +60,8 @@ def run(job: Job) -> Result:
 def learn(model: nn.Module, problem: Problem, job: Job) -> float:
     generator = torch.Generator().manual_seed(job.seed)
     optimiser = make_optimiser(model, job)
+    # The rate falls to zero along half a cosine, as in most training today.
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, job.steps)
     try:
         for _ in range(job.steps):
             loss = problem.loss(model, generator)
@@ -68,6 +70,7 @@ def learn(model: nn.Module, problem: Problem, job: Job) -> float:
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
+            decay.step()
         with torch.no_grad():
             error = problem.error(model)
     except NonFiniteWeightsError:
