@@ -1,6 +1,6 @@
 """Does a hypernetwork train with the learning rate that one would try first?
 
-Fourteen small tasks of the kinds that hypernetworks are used for, each learned by the same
+Fifteen small tasks of the kinds that hypernetworks are used for, each learned by the same
 hypernetwork with different starts: weightloom's default, the older hyperfan_in, PyTorch's, those of
 hyperlight and hypnettorch, and the recipe of the task's own paper. Every run takes a few seconds on
 one thread. Finished runs are kept in a file and not repeated: stop with Ctrl-C, start again later.

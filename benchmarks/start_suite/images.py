@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from start_suite.base import Batch, Field, HeldOut, Problem, Task, chosen_rows
-from start_suite.networks import conv_encoder, fourier, mlp, network, siren
+from start_suite.networks import conv_encoder, fourier, four_convolutions, mlp, network, siren
 from weightloom.data import load_cifar10, load_mnist, pixel_centres
 from weightloom.data.image_sets import find_set
 
@@ -132,15 +132,15 @@ def seeded(seed: int) -> torch.Generator:
 
 
 @cache
-def emoji() -> tuple[Tensor, list[str]]:
-    """All emoji on white, [1911, 3, 16, 16] in [0, 1], in random order, and their names."""
+def emoji(side: int = 16) -> tuple[Tensor, list[str]]:
+    """All emoji on white, [1911, 3, side, side] in [0, 1], in random order, and their names."""
     folder = find_set("emoji", ["emoji"], ["emoji64.npz"], None)
     raw = torch.from_numpy(np.load(folder / "emoji64.npz")["images"]).float() / 255
     colour, alpha = raw[..., :3], raw[..., 3:]
     white = (colour * alpha + 1 - alpha).movedim(-1, 1)
     names = [entry["name"] for entry in json.loads((folder / "names.json").read_text())]
     order = torch.randperm(len(names), generator=seeded(0))
-    return F.avg_pool2d(white, 4)[order], [names[i] for i in order.tolist()]
+    return F.avg_pool2d(white, 64 // side)[order], [names[i] for i in order.tolist()]
 
 
 def hashed(names: list[str], buckets: int) -> Tensor:
@@ -170,6 +170,15 @@ def textures(count: int, side: int, seed: int) -> Tensor:
 def load_emoji() -> Problem:
     images, _ = emoji()
     return Drawing(images[:1600], images[1600:], fourier(6, 32, 3), lambda: conv_encoder(3, 16, 64))
+
+
+def load_large_emoji() -> Problem:
+    """A primary of 3,235 weights: 64 waves -> 32 -> 32 -> 3."""
+    images, _ = emoji(64)
+    train, test = images[:1720], images[1720:]
+    problem = Drawing(train, test, fourier(16, 32, 3), four_convolutions, 256, 32, 500)
+    problem.features = 256
+    return problem
 
 
 def load_siren() -> Problem:
@@ -212,6 +221,7 @@ def load_textures() -> Problem:
 
 TASKS = [
     Task("emoji", "emoji 16 x 16 -> coordinate network with Fourier features", load_emoji),
+    Task("emoji64", "emoji 64 x 64 -> the same, 256 features, 256 pixels a step", load_large_emoji),
     Task("mnist", "MNIST digit -> coordinate network with Fourier features", load_mnist_images),
     Task("cifar", "CIFAR image -> the same, 128 random pixels a step", load_cifar_images),
     Task("siren", "emoji 16 x 16 -> SIREN (omega 30)", load_siren),

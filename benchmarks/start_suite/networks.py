@@ -17,6 +17,7 @@ __all__ = [
     "Reader",
     "Waves",
     "conv_encoder",
+    "four_convolutions",
     "fourier",
     "mlp",
     "network",
@@ -76,6 +77,14 @@ def conv_encoder(channels: int, side: int, features: int) -> nn.Module:
         nn.Linear(32 * reduced**2, features),
         nn.ReLU(),
     )
+
+
+def four_convolutions() -> nn.Module:
+    """Images [b, 3, 64, 64] -> 256 features; four strided convolutions and nothing else."""
+    layers: list[nn.Module] = []
+    for inner, out in pairwise([3, 16, 32, 64, 16]):
+        layers += [nn.Conv2d(inner, out, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten())
 
 
 class ConvNet(nn.Sequential):
