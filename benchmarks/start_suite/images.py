@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from start_suite.base import Batch, Field, HeldOut, Problem, Task, chosen_rows
-from start_suite.networks import conv_encoder, fourier, four_convolutions, mlp, network, siren
+from start_suite.networks import conv_encoder, four_convolutions, fourier, mlp, network, siren
 from weightloom.data import load_cifar10, load_mnist, pixel_centres
 from weightloom.data.image_sets import find_set
 
