@@ -91,6 +91,13 @@ def parser() -> argparse.ArgumentParser:
         help="tasks and contenders to leave out",
     )  # fmt: skip
     parser.add_argument("--optimiser", choices=RATES, help="one of them; without it, all")
+    parser.add_argument(
+        "--rates",
+        type=float,
+        nargs="+",
+        metavar="RATE",
+        help="those learning rates; without it, all",
+    )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind (default 1)")
     parser.add_argument("--steps", type=int, help="of each run; without it, what the task needs")
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
@@ -148,6 +155,7 @@ def chosen(options: argparse.Namespace) -> list[Job]:
         for rate in rates
         if options.optimiser in (None, optimiser)
         and (not options.rivals or (optimiser == "adam" and rate >= 1e-3))
+        and (options.rates is None or rate in options.rates)
     ]
     kinds.sort(key=lambda kind: kind != ("adam", 1e-3))
     problems = {name: problem for name in tasks if (problem := available(name))}
