@@ -221,11 +221,11 @@ def _ignore_interrupts() -> None:
 
 def commit() -> str:
     """The state of the checkout that results come from."""
-    told = subprocess.run(
+    described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return told.stdout.strip() or time.strftime("%Y-%m-%d")
+    return described.stdout.strip() or time.strftime("%Y-%m-%d")
 
 
 if __name__ == "__main__":

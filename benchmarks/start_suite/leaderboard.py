@@ -40,8 +40,8 @@ def table(errors: Errors) -> list[str]:
 
 def key_of(name: str, match: str, errors: Errors) -> str | None:
     """The full hypernetwork is its own equal; the ceiling has no size to match."""
-    found = (key for key in (f"{name}@{match}", f"{name}@learned", name) if key in errors)
-    return next(found, None)
+    known = (key for key in (f"{name}@{match}", f"{name}@learned", name) if key in errors)
+    return next(known, None)
 
 
 def best_rate(by_rate: dict[tuple[str, float], list[float]]) -> tuple[str, float]:

@@ -13,7 +13,7 @@ from weightloom.hyper.encoders import Condition
 from weightloom.hyper.heads import Head
 from weightloom.hyper.rows import Generated, Written
 
-__all__ = ["added", "condition_of", "in_type_of", "meant_bind"]
+__all__ = ["added", "condition_of", "in_type_of", "meant_bind", "require_rows"]
 
 
 def condition_of(
@@ -31,6 +31,17 @@ def condition_of(
             f"hyper(x, condition), or hyper(..., condition=condition) with the primary's keywords"
         )
     return (args[0], *args[2:]), args[1]
+
+
+def require_rows(x: Any, rows: int) -> None:
+    """Raise if the first input does not have one row for each condition."""
+    if isinstance(x, Tensor) and (x.dim() == 0 or x.shape[0] != rows):
+        seen = "no rows" if x.dim() == 0 else f"{x.shape[0]}"
+        raise ShapeError(
+            f"condition has {rows} rows but x has {seen}; each row of x needs one condition "
+            f"(or pass a single condition without a leading dimension). Where x is one batch "
+            f"for the primary, and its rows belong to the conditions: hyper.bind(condition)(x)"
+        )
 
 
 def added(value: Generated, base: Tensor | None) -> Generated:

@@ -29,7 +29,7 @@ from weightloom.hyper.building import (
     initialise_head,
     plain_features_hint,
 )
-from weightloom.hyper.calling import added, condition_of, in_type_of, meant_bind
+from weightloom.hyper.calling import added, condition_of, in_type_of, meant_bind, require_rows
 from weightloom.hyper.encoders import (
     Condition,
     Dims,
@@ -296,14 +296,7 @@ class HyperNetwork(nn.Module):
         kwargs: Mapping[str, Any],
         decisions: list[Decision] | None = None,
     ) -> Any:
-        x = args[0] if args else None
-        if isinstance(x, Tensor) and (x.dim() == 0 or x.shape[0] != rows):
-            seen = "no rows" if x.dim() == 0 else f"{x.shape[0]}"
-            raise ShapeError(
-                f"condition has {rows} rows but x has {seen}; each row of x needs one condition "
-                f"(or pass a single condition without a leading dimension). Where x is one batch "
-                f"for the primary, and its rows belong to the conditions: hyper.bind(condition)(x)"
-            )
+        require_rows(args[0] if args else None, rows)
         every = with_aliases(self.spec, generated) if self.spec.aliases else generated
         # Not self.primary: looking a submodule up through __getattr__ takes a microsecond.
         primary: nn.Module = self._modules["primary"]  # type: ignore[assignment]
