@@ -40,7 +40,7 @@ def operations_of(module: nn.Module, inputs: Any = None) -> Graph:
     copied = _shell(module)
     call = example_call(copied) if inputs is None else ExampleCall.of(inputs)
     nodes = _Reader(module, _exported(copied, call)).nodes()
-    return Graph(module, simplified(tuple(nodes), module), exported=True)
+    return Graph(module, simplified(tuple(nodes), module), exported=True, call=call)
 
 
 def evaluate(graph: Graph, *inputs: Tensor, tensors: dict[str, Tensor] | None = None) -> Any:
