@@ -117,13 +117,13 @@ def test_maps_of_heads_are_read_exactly(model):
         maps = Element(maps=element.maps)
         assert deviation(net, apply(maps, net, spec), call) < 1e-10
         for attention in spec.attentions:
-            one = apply(
+            half = apply(
                 Element(maps={attention.query_map: maps.maps[attention.query_map]}), net, spec
             )
-            keys = tensors_of(one)
+            keys = tensors_of(half)
             with torch.no_grad():
                 keys[attention.key.weight].copy_(tensors_of(net)[attention.key.weight])
-            assert deviation(net, one, call) > 1e-6
+            assert deviation(net, half, call) > 1e-6
 
 
 def test_rotary_embeddings_leave_only_maps_that_commute_with_them():

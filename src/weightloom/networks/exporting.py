@@ -41,7 +41,7 @@ def operations_of(module: nn.Module, inputs: Any = None) -> Graph:
     _require_weights(module)
     copied = _shell(module)
     call = example_call(copied) if inputs is None else ExampleCall.of(inputs)
-    nodes = _Reader(module, _exported(copied, call)).nodes()
+    nodes = _ProgramReader(module, _exported(copied, call)).nodes()
     return Graph(module, simplified(tuple(nodes), module), exported=True, call=call)
 
 
@@ -143,7 +143,7 @@ def _writes(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
 
 
-class _Reader:
+class _ProgramReader:
     """Turns an exported program into nodes."""
 
     def __init__(self, module: nn.Module, program: Any) -> None:

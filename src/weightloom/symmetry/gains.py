@@ -26,7 +26,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _NormReader:
     """A linear layer that reads a norm: its weight, the dimension of its inputs, its bias."""
 
     weight: str
@@ -112,7 +112,7 @@ def _absorb_shift(graph: Graph, norm: Node, tensors: Tensors) -> None:
     tensors[bias.target] = torch.zeros_like(shift)
 
 
-def _readers(graph: Graph, node: Node) -> Iterator[_Reader | None]:
+def _readers(graph: Graph, node: Node) -> Iterator[_NormReader | None]:
     """The linear layers that read the last dimension of a value; None for anything else."""
     for user in graph.users(node):
         if user.operation in _MOVES:
@@ -130,7 +130,7 @@ def _touches_last(user: Node, node: Node) -> bool:
     return user.operation in ("slice", "select") and user.args[1] == last
 
 
-def _linear_reader(graph: Graph, user: Node, node: Node) -> _Reader | None:
+def _linear_reader(graph: Graph, user: Node, node: Node) -> _NormReader | None:
     if user.operation == "linear" and len(user.args) == 3 and user.args[0] is node:
         _, weight, bias = user.args
         columns = 1
@@ -144,7 +144,7 @@ def _linear_reader(graph: Graph, user: Node, node: Node) -> _Reader | None:
         isinstance(x, Node) and x.kind is NodeKind.ATTRIBUTE and len(graph.users(x)) == 1
         for x in tensors
     )
-    return _Reader(weight.target, columns, bias.target) if own else None
+    return _NormReader(weight.target, columns, bias.target) if own else None
 
 
 def with_tensors(graph: Graph, tensors: Tensors) -> Graph:
