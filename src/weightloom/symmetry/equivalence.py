@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, UnsupportedModuleError
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.graph import Graph
 from weightloom.symmetry.folding import folded
 from weightloom.symmetry.group import tensors_of
@@ -91,6 +92,7 @@ def equivalent(
     """
     if tolerance is not None and not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance}; a number in [0, 1) is wanted")
+    require_finite(a, b)
     graphs = folded(trace(a)), folded(trace(b))
     a, b = (graph.module for graph in graphs)
     limit = default_tolerance(a, b) if tolerance is None else float(tolerance)

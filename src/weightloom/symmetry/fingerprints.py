@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.group import tensors_of
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.spec import Attention, Axis, Spec
@@ -51,6 +52,7 @@ def fingerprint(module: nn.Module) -> str:
     >>> fingerprint(net) == fingerprint(twin)
     True
     """
+    require_finite(module)
     colouring = _Colouring(module, read(module))
     ranks = colouring.refine(colouring.start(), set())
     try:

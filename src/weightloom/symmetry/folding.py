@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.graph import Graph, Node, NodeKind
 from weightloom.networks.layers import AFFINE, BATCH_NORMS, Affine
 from weightloom.symmetry.reading.layers import pads_with_zeros
@@ -30,6 +31,7 @@ def fold(module: nn.Module) -> nn.Module:
     >>> fold(net)[1]
     Identity()
     """
+    require_finite(module)
     if not _has_norms(module):
         return copy.deepcopy(module)
     return folded(trace(module)).module

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.graph import Graph
 from weightloom.networks.layers import Affine
 from weightloom.symmetry.folding import folded
@@ -131,6 +132,7 @@ def reduce(
     """
     if not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance}; it is relative, give 0 <= tolerance < 1")
+    require_finite(module)
     graph = trace(module)
     small, log, kept, notes = reduced(graph, box, tolerance)
     deviation: float | None = 0.0
