@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from tests.symmetry.nets import MIXED, MLPS, ZOO, Net, mlp
-from weightloom.errors import ConfigError, UnsupportedModuleError
+from weightloom.errors import ConfigError
 from weightloom.symmetry import align, canonicalize, fingerprint, fold, is_normal, normalize, reduce
 from weightloom.symmetry.equivalence import default_tolerance, equivalent, find_element
 from weightloom.symmetry.group import apply, random_element, random_equivalent, tensors_of
@@ -82,7 +82,8 @@ def test_one_changed_weight_is_found(name, dtype):
                 weight = next(p for n, p in other.named_parameters() if "in_proj_weight" in n)
                 weight[seed, 1] += 1e-3
         result = equivalent(net, other)
-        assert not result, (name, seed, result)
+        # A unit may be idle on all inputs that were tried; then nobody can say "different".
+        assert result.answer != "same", (name, seed, result)
         assert result.mismatch
 
 
@@ -115,7 +116,9 @@ def test_property_of_chains(activation, widths, seed, double):
     twin = random_equivalent(net, seeded(seed), (1e-3, 1e3))
     assert equivalent(net, twin)
     assert equivalent(twin, net)
-    assert not equivalent(net, changed(twin, seed, 0.01))
+    result = equivalent(net, changed(twin, seed, 0.01))
+    assert result.answer != "same"
+    assert (result.answer == "different") == (result.probe is not None)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
@@ -200,8 +203,8 @@ def test_dead_units_and_other_widths():
         large[2].bias.copy_(small[2].bias)
     assert equivalent(small, random_equivalent(large, seeded(3)))
     result = equivalent(small, large, reduce=False)
-    assert not result
-    assert "shapes" in result.mismatch
+    assert result.answer == "undecided"  # the outputs agree
+    assert "shapes" in result.missing
 
 
 class TestTracing:
@@ -229,7 +232,7 @@ class TestTracing:
     def test_different(self, traced):
         net = ZOO["mlp-relu-4"].make()
         other = changed(net, 0, 0.01)
-        assert not equivalent(net, other)
+        assert equivalent(net, other).answer != "same"
         assert traced == [net, other]
 
     @pytest.mark.parametrize("amount", [0.0, 0.1])
@@ -312,8 +315,9 @@ def test_messages():
     with pytest.raises(ConfigError, match=r"tolerance is 2; a number in \[0, 1\)"):
         equivalent(net, net, tolerance=2)
     lstm = nn.Sequential(nn.LSTM(2, 2))
-    with pytest.raises(UnsupportedModuleError, match="LSTM"):
-        equivalent(lstm, lstm)
+    assert equivalent(lstm, copy.deepcopy(lstm))
+    other = nn.Sequential(nn.LSTM(2, 2))
+    assert equivalent(lstm, other).answer == "different"
     assert "the same function" in str(equivalent(net, net))
     assert "different" in str(equivalent(net, changed(net, 0, 0.1)))
 
