@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.symmetry.verdict.inputs import make_probes
-from weightloom.symmetry.verdict.outputs import OutputGap, compare_outputs, measure
+from weightloom.symmetry.verdict.outputs import OutputDifference, compare_outputs, measure
 from weightloom.symmetry.verdict.running import Arguments, RunError, Runner
 
 __all__ = ["Outputs", "run_both", "search_difference"]
@@ -23,7 +23,7 @@ _LARGE = 1 << 20
 class Outputs:
     """What running both networks showed; ``missing`` says why there is nothing to compare."""
 
-    gap: OutputGap | None
+    gap: OutputDifference | None
     missing: str | None = None
     domains: str | None = None
     """the networks take inputs of different shapes"""

@@ -37,11 +37,11 @@ Shape = tuple[tuple[int, ...], int]
 def make_probes(a: nn.Module, rows: int, runner: Runner) -> list[Arguments]:
     """Arguments that ``runner`` accepts, about ``rows`` inputs in all; raises if there are none."""
     if pretrained.is_pretrained(a):
-        made = _accepted(pretrained.arguments(a), runner, 2)
+        probes = _accepted(pretrained.arguments(a), runner, 2)
     else:
-        made = _accepted(_of_shapes(a, rows), runner, _SHAPES)
-    if made:
-        return made
+        probes = _accepted(_of_shapes(a, rows), runner, _SHAPES)
+    if probes:
+        return probes
     names = ", ".join(parameter.name for parameter in _required(a)) or "*args"
     raise UnsupportedModuleError(
         f"no input was found that {type(a).__name__}.forward({names}) accepts; pass examples as "
@@ -69,20 +69,21 @@ def _accepted(candidates: Iterator[list[Arguments]], runner: Runner, most: int) 
 def _of_shapes(a: nn.Module, rows: int) -> Iterator[list[Arguments]]:
     """Candidates for modules of torch: one input for each argument without a default."""
     generator = torch.Generator().manual_seed(0)
-    dtype = next((p.dtype for p in a.parameters() if p.is_floating_point()), torch.float32)
+    numbers = (p.dtype for p in a.parameters() if p.is_floating_point() or p.is_complex())
+    dtype = next(numbers, torch.float32)
     each = max(2, rows // (_SHAPES + len(_SIZES) - 1))
     count = max(1, len(_required(a)))
     if isinstance(a, nn.MultiheadAttention):
         count = 1  # query, key and value are the same
     for shapes in _combinations(a, count):
         batch = max(2, min(each, _ENTRIES // max(math.prod(shape) for shape, _ in shapes)))
-        made = [
+        probes = [
             Arguments(tuple(_sample(shape, batch, size, dtype, generator) for shape in shapes))
             for size in _SIZES
         ]
         if all(entries for _, entries in shapes):
-            made = made[:1]  # indices have no size
-        yield [*made, *_masked(a, made[0])]
+            probes = probes[:1]  # indices have no size
+        yield [*probes, *_masked(a, probes[0])]
 
 
 def _combinations(module: nn.Module, count: int) -> Iterator[tuple[Shape, ...]]:
@@ -93,6 +94,9 @@ def _combinations(module: nn.Module, count: int) -> Iterator[tuple[Shape, ...]]:
     if not any(True for _ in module.parameters()):
         for plain in ((4,), (5, 4), (3, 8, 8), (4, 8, 8)):
             yield ((plain, 0),) * count
+    for layer in _first_layers(module):
+        if isinstance(layer, nn.Bilinear) and count == 2:
+            yield ((layer.in1_features,), 0), ((layer.in2_features,), 0)
     if count > 1:
         layers = [list(itertools.islice(_shapes(each), 2)) for each in _first_layers(module)]
         for level in range(2):
@@ -134,17 +138,18 @@ def _sample(
     inner, entries = shape
     if entries:
         return torch.randint(0, entries, (batch, *inner), generator=generator)
-    return size * torch.randn(batch, *inner, generator=generator).to(dtype)
+    wide = torch.complex64 if dtype.is_complex else torch.float32
+    return size * torch.randn(batch, *inner, generator=generator, dtype=wide).to(dtype)
 
 
-def _masked(module: nn.Module, made: Arguments) -> list[Arguments]:
+def _masked(module: nn.Module, call: Arguments) -> list[Arguments]:
     """The same input with a mask that hides some positions, for encoders of torch."""
     layer = next(iter(module.modules()))
     if isinstance(layer, nn.TransformerEncoder):
         layer = layer.layers[0]
-    if not isinstance(layer, nn.TransformerEncoderLayer) or made.args[0].dim() != 3:
+    if not isinstance(layer, nn.TransformerEncoderLayer) or call.args[0].dim() != 3:
         return []
-    x = made.args[0]
+    x = call.args[0]
     batch, length = x.shape[:2] if layer.self_attn.batch_first else (x.shape[1], x.shape[0])
     hidden = torch.zeros(batch, length, dtype=torch.bool)
     hidden[-1, length // 2 :] = True

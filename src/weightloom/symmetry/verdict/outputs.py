@@ -30,7 +30,7 @@ from torch import Tensor
 
 from weightloom.symmetry.verdict.running import Arguments, Runner
 
-__all__ = ["Measured", "OutputGap", "compare_outputs", "measure", "output_tolerance"]
+__all__ = ["MeasuredOutputs", "OutputDifference", "compare_outputs", "measure", "output_tolerance"]
 
 _LARGE = 1 << 20  # parameters from which fewer samples are drawn
 _SAMPLES, _SAMPLES_LARGE = 6, 3
@@ -43,7 +43,7 @@ def output_tolerance(unit: float) -> float:
 
 
 @dataclass(frozen=True)
-class OutputGap:
+class OutputDifference:
     """How far the outputs of two networks are from each other, over all probes."""
 
     relative: float
@@ -67,7 +67,7 @@ class OutputGap:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredOutputs:
     """Outputs of one network on every probe, and how much they change with its weights."""
 
     values: list[list[Tensor]]
@@ -81,7 +81,7 @@ def measure(
     unit: float,
     tolerance: float | None = None,
     samples: int | None = None,
-) -> Measured:
+) -> MeasuredOutputs:
     """Runs a network on the probes, as it is and with its weights moved.
 
     ``unit``: unit roundoff of the weights. ``tolerance`` replaces `output_tolerance`. Raises
@@ -101,10 +101,12 @@ def measure(
                         worst[i] = max(worst[i], _largest(_difference(moved, own)))
     again = runner.run(probes[0], seed=1)
     random = not all(_equal(x, y) for x, y in zip(again, values[0], strict=False))
-    return Measured(values, noise, random)
+    return MeasuredOutputs(values, noise, random)
 
 
-def compare_outputs(first: Measured, second: Measured, probes: Sequence[Arguments]) -> OutputGap:
+def compare_outputs(
+    first: MeasuredOutputs, second: MeasuredOutputs, probes: Sequence[Arguments]
+) -> OutputDifference:
     """The largest difference of outputs on the probes, and the probe that shows most."""
     gaps = [
         _gap(probe, (first.values[i], second.values[i]), (first.noise[i], second.noise[i]))
@@ -123,12 +125,12 @@ def _gap(
     probe: Arguments,
     values: tuple[list[Tensor], list[Tensor]],
     noise: tuple[list[float], list[float]],
-) -> OutputGap:
+) -> OutputDifference:
     """The largest ratio among the tensors of the outputs on one probe."""
     rows = probe.rows
     if [t.shape for t in values[0]] != [t.shape for t in values[1]]:
-        return OutputGap(math.inf, math.inf, rows, probe, math.inf, 0.0)
-    worst = OutputGap(0.0, 0.0, rows, probe, 0.0, 0.0)
+        return OutputDifference(math.inf, math.inf, rows, probe, math.inf, 0.0)
+    worst = OutputDifference(0.0, 0.0, rows, probe, 0.0, 0.0)
     relative, blind = 0.0, None
     for x, y, noise_x, noise_y in zip(*values, *noise, strict=True):
         gap = _largest(_difference(x, y))
@@ -138,7 +140,7 @@ def _gap(
         if math.isinf(gap):
             ratio = math.inf
         if ratio > worst.ratio:
-            worst = OutputGap(0.0, ratio, rows, probe, gap, explained)
+            worst = OutputDifference(0.0, ratio, rows, probe, gap, explained)
         relative = max(relative, math.inf if math.isinf(gap) else gap / top if top else 0.0)
         if bool((x.isnan() & y.isnan()).any()):
             blind = "outputs of both networks are NaN on the probes"

@@ -61,13 +61,13 @@ class _Maker:
         entries = _setting(self.config, "vocab_size", default=0)
         if not entries or "input_ids" not in self.accepted:
             return self._decoder(entries)
-        made = {"input_ids": self._indices(entries, self.length)}
+        inputs = {"input_ids": self._indices(entries, self.length)}
         kinds = _setting(self.config, "type_vocab_size", default=0)
         if self.masked and "attention_mask" in self.accepted:
-            made["attention_mask"] = self._mask()
+            inputs["attention_mask"] = self._mask()
         if self.masked and kinds > 1 and "token_type_ids" in self.accepted:
-            made["token_type_ids"] = self._indices(kinds, self.length)
-        return made | self._decoder(entries)
+            inputs["token_type_ids"] = self._indices(kinds, self.length)
+        return inputs | self._decoder(entries)
 
     def _decoder(self, entries: int) -> dict[str, Tensor]:
         if not entries or "decoder_input_ids" not in self.accepted:

@@ -105,13 +105,13 @@ class Runner:
             args = args * 3
         try:
             with torch.no_grad(), _seeded(seed, self.device):
-                found = leaves(self.copy(*args, **given.kwargs))
+                tensors = leaves(self.copy(*args, **given.kwargs))
         except Exception as error:  # the module's own code may raise anything
             text = str(error).strip().splitlines() or [""]
             raise RunError(f"{type(error).__name__}: {text[0][:200]}") from error
-        if not found:
+        if not tensors:
             raise RunError("the output holds no tensors, so it cannot be compared")
-        return [_numbers(tensor) for tensor in found]
+        return [_numbers(tensor) for tensor in tensors]
 
     def unit(self, arguments: Arguments) -> float:
         """The unit roundoff of the coarsest dtype that the network computes in."""
@@ -135,17 +135,15 @@ class Runner:
 def _convert(module: nn.Module, dtype: torch.dtype) -> None:
     """Cast in place, complex tensors to the complex dtype of the same precision.
 
-    `nn.Module.to` leaves complex64 as it is. Parameters stay the same objects, because layers such
-    as the LSTM keep references to them.
+    `nn.Module.to` makes complex tensors real, and `double` leaves complex64 as it is.
     """
-    module.to(dtype)
-    for parameter in module.parameters():
-        if parameter.is_complex():
-            parameter.data = parameter.data.to(dtype.to_complex())
-    for part in module.modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            if buffer.is_complex():
-                part._buffers[name] = buffer.to(dtype.to_complex())
+
+    def cast(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(dtype.to_complex())
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    module._apply(cast)
 
 
 def _weights(copied: nn.Module, given: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
@@ -222,7 +220,7 @@ def leaves(value: Any, depth: int = 0) -> list[Tensor] | None:
     else:
         parts = getattr(value, "__dict__", {}).values()
     inside = (leaves(part, depth + 1) for part in parts)
-    return [tensor for found in inside if found for tensor in found]
+    return [tensor for tensors in inside if tensors for tensor in tensors]
 
 
 def _numbers(tensor: Tensor) -> Tensor:

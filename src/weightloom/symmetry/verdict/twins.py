@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 __all__ = ["code_difference", "same_bits"]
 
@@ -46,7 +47,7 @@ def code_difference(a: nn.Module, b: nn.Module) -> str | None:
         # A layer that is used twice in one network is used twice in the other.
         if partner.setdefault(id(part), id(twin)) != id(twin):
             return f"layer {name!r} is shared in one network only"
-        if type(part) is not type(twin):
+        if not _same_class(part, twin):
             return (
                 f"layer {name!r} is a {type(part).__name__} in one network and a "
                 f"{type(twin).__name__} in the other"
@@ -72,6 +73,14 @@ def same_bits(a: nn.Module, b: nn.Module) -> bool:
     return tensors_a.keys() == tensors_b.keys() and all(
         _same_tensor(tensor, tensors_b[name]) for name, tensor in tensors_a.items()
     )
+
+
+def _same_class(a: nn.Module, b: nn.Module) -> bool:
+    """Also where torch gave each network a class of its own, for its parametrizations."""
+    if type(a) is type(b):
+        return True
+    both = is_parametrized(a) and is_parametrized(b)
+    return both and type(a).__bases__ == type(b).__bases__
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
