@@ -16,6 +16,7 @@ from weightloom.symmetry.verdict.elements import (
     architecture_mismatch,
     compare_weights,
     find_element,
+    graphs_differ,
     without_redundant_units,
 )
 from weightloom.symmetry.verdict.evidence import Outputs, run_both, search_difference
@@ -77,10 +78,13 @@ def equivalent(
     weights, networks = compare_weights(a, b, code, limit)
     outputs = run_both(a, b, unit, tolerance, probes, inputs)
     if reduce and not weights.agree and networks is not None and not outputs.differ:
-        weights = without_redundant_units(networks, limit) or weights
+        weights, networks = without_redundant_units(networks, limit) or (weights, networks)
     if not weights.agree and outputs.agree and probes is None and inputs is None:
         outputs = search_difference(a, b, unit, tolerance) or outputs
-    return _verdict(weights, outputs, limit)
+    graphs = code
+    if weights.agree and code is not None and networks is not None:
+        graphs = graphs_differ(networks, outputs.example)
+    return _verdict(weights, graphs, outputs, limit)
 
 
 def default_tolerance(*modules: nn.Module) -> float:
@@ -93,17 +97,19 @@ def default_tolerance(*modules: nn.Module) -> float:
 
 
 # -- the verdict ---------------------------------------------------------------------------------
-def _verdict(weights: WeightEvidence, outputs: Outputs, limit: float) -> Equivalence:
+def _verdict(
+    weights: WeightEvidence, graphs: str | None, outputs: Outputs, limit: float
+) -> Equivalence:
     gap = outputs.gap
     differ = outputs.differ
-    missing = None if differ or outputs.domains else _missing(weights, outputs)
+    missing = None if differ or outputs.domains else _missing(weights, graphs, outputs)
     answer = "different" if differ or outputs.domains else "undecided" if missing else "same"
     verdict = Equivalence(
         answer,
         weights.element,
         weights.deviation,
         None if gap is None else gap.relative,
-        None if answer == "same" else _mismatch(weights, outputs),
+        None if answer == "same" else _mismatch(weights, graphs, outputs),
         missing,
         limit,
         0 if gap is None else gap.rows,
@@ -116,29 +122,29 @@ def _verdict(weights: WeightEvidence, outputs: Outputs, limit: float) -> Equival
     )
 
 
-def _mismatch(weights: WeightEvidence, outputs: Outputs) -> str | None:
+def _mismatch(weights: WeightEvidence, graphs: str | None, outputs: Outputs) -> str | None:
     """The first difference of the weights, else of the computations, else of the outputs."""
     if weights.mismatch is not None or outputs.domains is not None:
         return weights.mismatch or outputs.domains
     gap = outputs.gap
     if gap is None or not gap.beyond_rounding:
-        return weights.graphs
+        return graphs
     outside = (
         f"outputs differ by {gap.difference:.3g} on a probe, and rounding of the weights explains "
         f"{gap.noise:.3g}"
     )
-    if weights.graphs is not None:
-        return f"{weights.graphs}; {outside}"
+    if graphs is not None:
+        return f"{graphs}; {outside}"
     if weights.agree:
         return f"the weights agree, but {outside}: they differ in something that is not a weight"
     return outside
 
 
-def _missing(weights: WeightEvidence, outputs: Outputs) -> str | None:
+def _missing(weights: WeightEvidence, graphs: str | None, outputs: Outputs) -> str | None:
     """What would be needed for an answer, where the outputs show no difference."""
     missing = [weights.unread] if weights.unread and not weights.agree else []
-    if weights.graphs is not None:
-        missing.append(f"computations that are known to be the same ({weights.graphs})")
+    if graphs is not None and (weights.agree or weights.unread):
+        missing.append(f"computations that are known to be the same ({graphs})")
     gap = outputs.gap
     if gap is None:
         missing.append(str(outputs.missing))

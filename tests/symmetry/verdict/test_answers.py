@@ -78,7 +78,9 @@ def test_undecided_is_not_a_boolean():
     verdict = equivalent(net, random_equivalent(net, seeded(1)), probes=0)
     assert verdict.answer == "undecided"
     assert "probes=0 was given" in verdict.missing
-    with pytest.raises(UndecidedError, match=r"is undecided .*probes=0 was given.* ask for \.answer"):
+    with pytest.raises(
+        UndecidedError, match=r"is undecided .*probes=0 was given.* ask for \.answer"
+    ):
         bool(verdict)
     assert str(verdict).startswith("undecided: outputs of both networks on some inputs")
     assert not verdict.same

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
+from weightloom.networks import ExampleCall, difference, operations_of
 from weightloom.networks.graph import Graph
 from weightloom.symmetry.folding import folded
 from weightloom.symmetry.group import apply_to_tensors, tensors_of
@@ -16,6 +17,7 @@ from weightloom.symmetry.matching.search import match as match_tensors
 from weightloom.symmetry.reading.reader import read, read_graph, trace
 from weightloom.symmetry.reduction.reducer import reduced
 from weightloom.symmetry.spec import Element, Spec
+from weightloom.symmetry.verdict.running import Arguments
 from weightloom.symmetry.verdict.weights import counters, floors, largest_gap
 
 __all__ = [
@@ -39,8 +41,6 @@ class WeightEvidence:
     deviation: float
     mismatch: str | None = None
     """the first difference; None if there is none, or nothing could be read"""
-    graphs: str | None = None
-    """why the computations around the weights are not known to be the same"""
     unread: str | None = None
     """why no symmetry could be looked for"""
     reduced: bool = False
@@ -74,12 +74,14 @@ def compare_weights(
         graphs = folded(trace(a)), folded(trace(b))
         networks = Networks(graphs, (read_graph(graphs[0]), read_graph(graphs[1])))
     except UnsupportedModuleError as error:
-        return WeightEvidence(False, None, float("inf"), None, code, str(error)), None
+        return WeightEvidence(False, None, float("inf"), None, str(error)), None
     merged = graphs[0].module is not a or graphs[1].module is not b
-    return _matched(networks, code, limit, merged), networks
+    return _matched(networks, limit, merged), networks
 
 
-def without_redundant_units(networks: Networks, limit: float) -> WeightEvidence | None:
+def without_redundant_units(
+    networks: Networks, limit: float
+) -> tuple[WeightEvidence, Networks] | None:
     """The same without clones and dead units; None if there are none or it does not help."""
     pairs = zip(networks.modules, networks.specs, strict=True)
     if all(is_plain(spec, tensors_of(module)) for module, spec in pairs):
@@ -91,21 +93,27 @@ def without_redundant_units(networks: Networks, limit: float) -> WeightEvidence 
     if not removed_a and not removed_b:
         return None
     small = Networks((small_a, small_b), (read_graph(small_a), read_graph(small_b)))
-    evidence = _matched(small, "units were removed", limit, sums=True)
-    return replace(evidence, reduced=True) if evidence.agree else None
+    evidence = _matched(small, limit, sums=True)
+    return (replace(evidence, reduced=True), small) if evidence.agree else None
 
 
-def _matched(networks: Networks, code: str | None, limit: float, sums: bool) -> WeightEvidence:
+def _matched(networks: Networks, limit: float, sums: bool) -> WeightEvidence:
     match = find_element(*networks.modules, limit, *networks.specs)
     if not match.same or match.element is None:
         return WeightEvidence(False, match.element, match.deviation, match.mismatch)
-    evidence = _checked(networks.modules, match.element, networks.specs[0], limit, sums)
-    return replace(evidence, graphs=None if code is None else graphs_differ(networks))
+    return _checked(networks.modules, match.element, networks.specs[0], limit, sums)
 
 
-def graphs_differ(networks: Networks) -> str | None:
-    """The first difference of the computations around the weights, in words; None: the same."""
-    return architecture_mismatch(*networks.modules, *networks.specs)
+def graphs_differ(networks: Networks, call: Arguments | None) -> str | None:
+    """Why the computations around the weights are not known to be the same; None: they are.
+
+    ``call`` is an example of what both networks take, which reading every operation needs.
+    """
+    inputs = None if call is None else ExampleCall(call.args, call.kwargs)
+    try:
+        return difference(*(operations_of(module, inputs) for module in networks.modules))
+    except UnsupportedModuleError as error:
+        return str(error)
 
 
 def _checked(

@@ -28,6 +28,9 @@ class Outputs:
     domains: str | None = None
     """the networks take inputs of different shapes"""
 
+    example: Arguments | None = None
+    """what the first network takes"""
+
     @property
     def agree(self) -> bool:
         return self.gap is not None and not self.gap.beyond_rounding
@@ -87,6 +90,7 @@ def _in_dtype(
     given: list[Arguments] | None,
     dtype: torch.dtype | None,
 ) -> Outputs:
+    probes: list[Arguments] = []
     try:
         runner = Runner(a, dtype)
         probes = make_probes(a, rows, runner) if given is None else given
@@ -103,7 +107,7 @@ def _in_dtype(
         return Outputs(None, str(error))
     except RunError as error:
         return _refused(a, b, rows, given, dtype, probes[0], str(error))
-    return Outputs(compare_outputs(first, second, probes))
+    return Outputs(compare_outputs(first, second, probes), example=probes[0])
 
 
 def _refused(

@@ -20,7 +20,10 @@ from torch.nn.utils.parametrize import is_parametrized
 __all__ = ["code_difference", "same_bits"]
 
 #: What every module has and is compared elsewhere, or does not matter in eval mode.
-_OWN = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"}
+_OWN = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training",
+        "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_state_dict_hooks",
+        "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks"}  # fmt: skip
 #: Settings of configurations that say where a network is from, not what it does.
 _ORIGIN = {"_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype",
            "architectures", "name_or_path"}  # fmt: skip
