@@ -18,8 +18,8 @@ from weightloom.symmetry.files.checkpoints import (
     as_dict,
     examine,
     load_by_names,
-    same_function,
 )
+from weightloom.symmetry.files.comparing import compare_files
 
 __all__ = ["EXAMPLES", "answer_for", "bounds_of", "example", "reduced_file"]
 
@@ -35,21 +35,22 @@ File = tuple[Path, str]
 
 def answer_for(files: list[File], activation: str | None) -> dict[str, Any]:
     """Everything about one network, or about two networks and how they are related."""
-    loaded: list[Loaded] = []
-    for path, label in files:
-        # Layers are compared by position: "fc1" in one file may be "0" in the other.
-        names = loaded[0].layers if loaded else None
-        loaded.append(load_by_names(path, activation, names, label))
-    verdict = same_function(loaded[0], loaded[1]) if len(loaded) == 2 else None
+    comparison = None
+    if len(files) == 2:
+        comparison, loaded = compare_files(files[0], files[1], activation)
+    else:
+        loaded = [load_by_names(path, activation, label=label) for path, label in files]
     # Bounds take seconds: the page asks `bounds_of` for them afterwards.
     findings = [examine(network, without_bounds="") for network in loaded]
-    answer = as_dict(findings, verdict)
+    answer = as_dict(findings, comparison)
     for row, each in zip(answer["networks"], findings, strict=True):
         row["name"] = row.pop("path")
         row["not_available"].pop("bounds")
         row["activation"] = each.loaded.activation
         row["removed"] = _removed(each.loaded.module) if each.removable else []
-    if verdict is not None:
+    if comparison is not None:
+        verdict = comparison.verdict
+        answer["equivalence"]["probe"] = _probe(verdict)
         answer["matched"] = _matched(verdict.element)
         answer["mixed"] = _interpolation(loaded[0], loaded[1], verdict)
     return answer
@@ -62,6 +63,14 @@ def bounds_of(file: File, activation: str | None) -> dict[str, Any]:
     findings = examine(loaded, without_bounds=CONVOLUTIONAL if loaded.convolutional else None)
     (row,) = as_dict([findings], None)["networks"]
     return {"bounds": row["bounds"], "reason": row["not_available"].get("bounds")}
+
+
+def _probe(verdict: Equivalence) -> list[float | None] | None:
+    """One input that shows a difference, if it is a short vector."""
+    probe = verdict.probe
+    if not isinstance(probe, Tensor) or probe.dim() != 2 or probe.shape[1] > MOST_UNITS:
+        return None
+    return _plain(probe[0])
 
 
 def _removed(module: nn.Module) -> list[str]:
