@@ -166,7 +166,8 @@ def _assumed(names: list[str], findings: list[Findings]) -> str:
         lines += map(_item, each.loaded.assumptions)
     for name, each in zip(names, findings, strict=True):
         if each.loaded.layers is not None:
-            lines.append(_item(f"layers of {name}, in this order: {_listed(each.loaded.layers)}"))
+            how = "as its file lists them" if each.loaded.described else "in this order"
+            lines.append(_item(f"layers of {name}, {how}: {_listed(each.loaded.layers)}"))
     return "\n".join(lines)
 
 

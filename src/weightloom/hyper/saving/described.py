@@ -111,7 +111,10 @@ def _settings(layer: nn.Module) -> dict[str, Any] | None:
         return {"inputs": inputs, "frequencies": frequencies}
     settings = {}
     for name, parameter in inspect.signature(type(layer).__init__).parameters.items():
-        if name in _ELSEWHERE:
+        if name in _ELSEWHERE or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
             continue
         value = getattr(layer, name, parameter.default)
         if name == "bias":
