@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from weightloom.errors import UnsupportedModuleError
 from weightloom.symmetry.verdict.inputs import make_probes
 from weightloom.symmetry.verdict.outputs import OutputDifference, compare_outputs, measure
-from weightloom.symmetry.verdict.running import Arguments, RunError, Runner
+from weightloom.symmetry.verdict.running import LARGE, Arguments, RunError, Runner
 
 __all__ = ["Outputs", "run_both", "search_difference"]
 
 _ROWS, _ROWS_LARGE, _ROWS_SEARCH = 64, 8, 4096
-_LARGE = 1 << 20
+_HUGE = 1 << 24  # parameters above which float32 is tried first
+_CLEAR = 100.0  # ratio of difference to noise that rounding in float32 does not reach
+_UNIT_FLOAT32 = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,16 @@ def run_both(
     inputs: Any = None,
 ) -> Outputs:
     """Compares outputs on ``inputs``, or on about ``probes`` inputs that are made."""
-    rows = (_ROWS if _is_small(a) else _ROWS_LARGE) if probes is None else probes
+    size = max(sum(p.numel() for p in module.parameters()) for module in (a, b))
+    rows = (_ROWS if size <= LARGE else _ROWS_LARGE) if probes is None else probes
     if rows <= 0 and inputs is None:
         return Outputs(None, "outputs of both networks on some inputs (probes=0 was given)")
     given = None if inputs is None else _listed(inputs)
+    if size > _HUGE and unit >= _UNIT_FLOAT32:
+        # Half the time and memory. Its own rounding can look like a small difference.
+        result = _in_dtype(a, b, unit, tolerance, rows, given, torch.float32)
+        if result.gap is not None and not 1 < result.gap.ratio < _CLEAR:
+            return result
     result = _in_dtype(a, b, unit, tolerance, rows, given, torch.float64)
     if result.gap is None and result.domains is None:
         # Code with a dtype of its own does not run in float64.
@@ -73,7 +81,7 @@ def search_difference(
 
 
 def _is_small(module: nn.Module) -> bool:
-    return sum(p.numel() for p in module.parameters()) <= _LARGE
+    return sum(p.numel() for p in module.parameters()) <= LARGE
 
 
 def _listed(inputs: Any) -> list[Arguments]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.symmetry.verdict import pretrained
-from weightloom.symmetry.verdict.running import Arguments, RunError, Runner
+from weightloom.symmetry.verdict.running import LARGE, Arguments, RunError, Runner
 
 __all__ = ["make_probes"]
 
@@ -27,7 +27,6 @@ _SIDES = (8, 16, 28, 32, 12, 4, 24, 20, 64, 48, 96, 128, 224, 2, 1, *range(3, 41
 _LENGTHS = (5, 9)
 _FIRST = 6  # layers that may be the first to read an input
 _TRIALS = 400
-_SHAPES = 3  # shapes that are kept
 _ENTRIES = 1 << 14  # numbers in a batch, unless two rows have more
 
 Shape = tuple[tuple[int, ...], int]
@@ -39,7 +38,8 @@ def make_probes(a: nn.Module, rows: int, runner: Runner) -> list[Arguments]:
     if pretrained.is_pretrained(a):
         probes = _accepted(pretrained.arguments(a), runner, 2)
     else:
-        probes = _accepted(_of_shapes(a, rows), runner, _SHAPES)
+        sizes, shapes = (_SIZES, 3) if runner.size <= LARGE else (_SIZES[:2], 2)
+        probes = _accepted(_of_shapes(a, rows, sizes), runner, shapes)
     if probes:
         return probes
     names = ", ".join(parameter.name for parameter in _required(a)) or "*args"
@@ -66,12 +66,12 @@ def _accepted(candidates: Iterator[list[Arguments]], runner: Runner, most: int) 
     return kept
 
 
-def _of_shapes(a: nn.Module, rows: int) -> Iterator[list[Arguments]]:
+def _of_shapes(a: nn.Module, rows: int, sizes: Sequence[float]) -> Iterator[list[Arguments]]:
     """Candidates for modules of torch: one input for each argument without a default."""
     generator = torch.Generator().manual_seed(0)
     numbers = (p.dtype for p in a.parameters() if p.is_floating_point() or p.is_complex())
     dtype = next(numbers, torch.float32)
-    each = max(2, rows // (_SHAPES + len(_SIZES) - 1))
+    each = max(2, rows // 5)  # three sizes of one shape, and two more shapes
     count = max(1, len(_required(a)))
     if isinstance(a, nn.MultiheadAttention):
         count = 1  # query, key and value are the same
@@ -79,7 +79,7 @@ def _of_shapes(a: nn.Module, rows: int) -> Iterator[list[Arguments]]:
         batch = max(2, min(each, _ENTRIES // max(math.prod(shape) for shape, _ in shapes)))
         probes = [
             Arguments(tuple(_sample(shape, batch, size, dtype, generator) for shape in shapes))
-            for size in _SIZES
+            for size in sizes
         ]
         if all(entries for _, entries in shapes):
             probes = probes[:1]  # indices have no size

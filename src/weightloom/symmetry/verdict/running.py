@@ -15,9 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weightloom.errors import UnsupportedModuleError
 
-__all__ = ["Arguments", "RunError", "Runner", "leaves"]
+__all__ = ["LARGE", "Arguments", "RunError", "Runner", "leaves"]
 
 _DEEPEST = 8
+LARGE = 1 << 20
+"""parameters above which networks are run less often"""
 _DENSE = 1 << 16  # entries up to which every weight gets a sign of its own
 
 
@@ -113,11 +115,11 @@ class Runner:
             raise RunError("the output holds no tensors, so it cannot be compared")
         return [_numbers(tensor) for tensor in tensors]
 
-    def unit(self, arguments: Arguments) -> float:
-        """The unit roundoff of the coarsest dtype that the network computes in."""
+    def run_with_unit(self, arguments: Arguments) -> tuple[list[Tensor], float]:
+        """`run`, and the unit roundoff of the coarsest dtype that the network computes in."""
         with _Precision() as precision:
-            self.run(arguments)
-        return precision.unit
+            outputs = self.run(arguments)
+        return outputs, precision.unit
 
     @contextmanager
     def moved(self, amount: float, seed: int) -> Iterator[None]:
@@ -125,7 +127,7 @@ class Runner:
         generator = torch.Generator().manual_seed(seed)
         try:
             for own, given in self._pairs:
-                own.copy_(given).mul_(1 + amount * _signs(own, generator))
+                _move(own, given, amount, generator)
             yield
         finally:
             for own, given in self._pairs:
@@ -157,20 +159,25 @@ def _weights(copied: nn.Module, given: nn.Module) -> Iterator[tuple[Tensor, Tens
             yield tensor, source.detach()
 
 
-def _signs(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Random signs [shape]; of large tensors a sign for each row times one for each column.
+def _move(tensor: Tensor, given: Tensor, amount: float, generator: torch.Generator) -> None:
+    """Writes given (1 + amount signs), with random signs.
 
-    Products of signs are as uncorrelated as signs, and much cheaper to sample.
+    Large tensors get the product of a sign for each row and one for each position in a row: such
+    products are as uncorrelated as signs, and much cheaper to sample.
     """
     real = tensor.real.dtype if tensor.is_complex() else tensor.dtype
 
-    def sample(*shape: int) -> Tensor:
-        return (2 * torch.randint(0, 2, shape, generator=generator) - 1).to(tensor.device, real)
+    def signs(*shape: int) -> Tensor:
+        bits = torch.randint(0, 2, shape, generator=generator)
+        return (2 * bits - 1).to(tensor.device, real)
 
+    tensor.copy_(given)
     if tensor.numel() <= _DENSE or tensor.dim() < 2:
-        return sample(*tensor.shape)
-    rows, columns = sample(len(tensor), 1), sample(1, math.prod(tensor.shape[1:]))
-    return (rows * columns).reshape(tensor.shape)
+        tensor.mul_(1 + amount * signs(*tensor.shape))
+        return
+    rows = signs(len(tensor), *(1,) * (tensor.dim() - 1))
+    columns = signs(1, math.prod(tensor.shape[1:])).reshape(1, *tensor.shape[1:])
+    tensor.mul_(columns).mul_(amount * rows).add_(given)
 
 
 @contextmanager
