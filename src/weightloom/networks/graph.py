@@ -1,7 +1,9 @@
 """The reader: a module as a graph of calls, which all other code interprets.
 
-`trace` runs the module's forward with stand-ins for tensors and records every call. The tracer
-(torch.fx) is used in this file only: a `Graph` is plain data.
+A graph is plain data, and there are two ways to get one. `trace` runs the module's forward with
+stand-ins for tensors and records calls of layers and functions; it needs no input.
+`weightloom.networks.exporting.operations_of` runs it on an example input and records the tensor
+operations that are really computed, whatever the Python code around them does.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from weightloom.errors import UnsupportedModuleError
 
-__all__ = ["Graph", "Node", "NodeKind", "substitute", "trace"]
+__all__ = ["Graph", "Node", "NodeKind", "require_no_hooks", "substitute", "trace"]
 
 
 class NodeKind(Enum):
@@ -24,6 +27,7 @@ class NodeKind(Enum):
 
     INPUT = "input"  # target: name of the argument of forward
     ATTRIBUTE = "attribute"  # a tensor of the module; target: its dotted name
+    CONSTANT = "constant"  # a tensor that depends on no input and no weight, in target
     MODULE = "module"  # calls a submodule; target: its dotted name ("" is the module itself)
     FUNCTION = "function"  # target: the function
     METHOD = "method"  # target: name of a method of the first argument
@@ -50,6 +54,11 @@ class Node:
     target: Any
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
+    """of the value on the example input; None if the graph was made without one"""
+    dtype: torch.dtype | None = None
+    where: str = ""
+    """dotted name of the module whose forward makes the call"""
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -63,6 +72,21 @@ class Node:
         """The name of the function, method, submodule or attribute."""
         return str(getattr(self.target, "__name__", self.target))
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a value in a graph that was made with an example input."""
+        if self.shape is None:
+            raise UnsupportedModuleError(f"{self.name!r} ({self.title}) is not one tensor")
+        return self.shape
+
+    @property
+    def operation(self) -> str:
+        """The name of a tensor operation without its overload: "conv2d"; "" for other nodes."""
+        if self.kind is not NodeKind.FUNCTION:
+            return ""
+        packet = getattr(self.target, "overloadpacket", self.target)
+        return str(packet.__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Graph:
@@ -70,6 +94,8 @@ class Graph:
 
     module: nn.Module
     nodes: tuple[Node, ...]
+    exported: bool = False
+    """whether the nodes are tensor operations (`operations_of`), not calls of layers (`trace`)"""
 
     def layer(self, node: Node) -> nn.Module:
         """The submodule that a node of kind MODULE calls."""
@@ -118,6 +144,7 @@ def trace(
     """
     if leaf is not None and leaf(module):
         return _single(module)
+    require_no_hooks(module, name)
     try:
         traced = _Tracer(leaf).trace(module)
     except Exception as error:  # the module's own code may raise anything
@@ -128,6 +155,19 @@ def trace(
             "as an nn.Sequential"
         ) from error
     return Graph(module, tuple(_converted(traced)))
+
+
+def require_no_hooks(module: nn.Module, name: str = "") -> None:
+    """Raises `UnsupportedModuleError` for a module whose forward is not all that a call computes.
+
+    torch.fx runs the hooks of submodules, but those of the network itself only in a real call.
+    """
+    if module._forward_hooks or module._forward_pre_hooks:
+        where = f"layer {name!r}" if name else "the network"
+        raise UnsupportedModuleError(
+            f"{where} ({type(module).__name__}) cannot be read: it has forward hooks, which may "
+            "change what it computes; remove them first"
+        )
 
 
 def substitute(value: Any, replacement: Callable[[Any], Any]) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weightloom.networks import operations_of, structure
 from weightloom.symmetry.group import tensors_of
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.spec import Attention, Axis, Spec
@@ -32,10 +33,11 @@ Ranks = dict[str, np.ndarray]
 def fingerprint(module: nn.Module) -> str:
     """A hash (64 hexadecimal digits) of the network up to permutations of units and of heads.
 
-    Equal for two networks whose weights are bitwise the same up to permutations; different
-    otherwise (except for collisions of SHA-256). Scales, signs and the maps inside heads are NOT
-    removed: they change bits, and rounding would still separate some equivalent networks. Use
-    `equivalent` for those. The dtype matters, the names of layers do not.
+    Equal for two networks whose operations and constants are the same and whose weights are bitwise
+    the same up to permutations; different otherwise (except for collisions of SHA-256). Scales,
+    signs and the maps inside heads are NOT removed: they change bits, and rounding would still
+    separate some equivalent networks. Use `equivalent` for those. The dtype matters, the names of
+    layers and the way in which the same operations are written do not.
 
     If more than 256 units have to be singled out to order ties (many units that are alike but not
     interchangeable), the hash of the stable colours is returned. It is still equal for permuted
@@ -248,19 +250,11 @@ def _bits(tensor: Tensor) -> np.ndarray:
 
 
 def _architecture(module: nn.Module, spec: Spec, bits: dict[str, np.ndarray]) -> object:
-    """Everything but the weights: layers, activations, shapes, settings; no names."""
+    """Everything but the weights: operations, constants, shapes, what moves together; no names."""
     spaces = {name: place for place, name in enumerate(spec.spaces)}
     tensors = {name: place for place, name in enumerate(bits)}
-    layers = [
-        (x.kind, x.activation, spaces.get(x.input or ""), spaces.get(x.output or ""))
-        for x in spec.layers
-    ]
     axes = [(tensors[a.tensor], a.dim, spaces[a.space], a.side, a.repeat) for a in spec.axes]
     shapes = [tuple(own.shape) for own in bits.values()]
-    settings = [
-        (type(leaf).__name__, leaf.extra_repr().replace("inplace=True", "").strip(" ,"))
-        for leaf in module.modules()
-        if next(leaf.children(), None) is None and not isinstance(leaf, (nn.Dropout, nn.Identity))
-    ]
+    operations = structure(operations_of(module), lambda name: str(tensors.get(name, name)))
     kinds = [(s.size, s.kind.value, s.constant) for s in spec.spaces.values()]
-    return layers, axes, shapes, settings, kinds
+    return operations, axes, shapes, kinds
