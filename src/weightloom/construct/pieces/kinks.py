@@ -83,15 +83,15 @@ def of_layer(layer: nn.Module, shape: torch.Size) -> PiecewiseAffine | None:
     if known is None:
         return None
     if isinstance(layer, nn.PReLU):
-        return leaky(layer.weight, shape)
+        return leaky(layer.weight, shape, dim=0)
     return None if known.pieces is None else PiecewiseAffine.of(known.pieces)
 
 
-def leaky(slopes: Tensor, shape: torch.Size) -> PiecewiseAffine:
-    """A leaky ReLU with one slope, or one for each entry of the first dimension of ``shape``."""
+def leaky(slopes: Tensor, shape: torch.Size, dim: int) -> PiecewiseAffine:
+    """A leaky ReLU with one slope, or one for each entry of a dimension of ``shape``."""
     below = slopes.detach().double().cpu().reshape(-1)
     if len(below) > 1:
-        below = below.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).reshape(-1)
+        below = below.reshape(-1, *[1] * (len(shape) - dim - 1)).expand(shape).reshape(-1)
     both = torch.stack([below, torch.ones_like(below)])
     both = both[:, 0] if both.shape[1] == 1 else both
     return PiecewiseAffine(torch.zeros(1, dtype=torch.float64), both, torch.zeros_like(both))

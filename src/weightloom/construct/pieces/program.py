@@ -183,15 +183,15 @@ class Program:
                 result[infinite] = step.linear(*(each[infinite] for each in given))
             values[index] = result
 
-    def rounding(self, value: int, scales: dict[int, Tensor]) -> Tensor:
+    def rounding(self, value: int, scales: dict[int, Tensor], terms: int | None = None) -> Tensor:
         """Bound on the rounding error of a value, [rows, units]; scales [rows] = max|source|.
 
         A sum of n products is off by at most n * u * sum|products| (u the unit roundoff); two more
-        for adding the constant and for the interpolation that gave the sources.
+        for adding the constant and for the interpolation that gave the sources. ``terms``: other n.
         """
         limits = self.limits[value]
         scale = torch.stack([scales[source] for source in sorted(limits.sources)]).amax(0)
-        unit = (limits.terms + 2) * UNIT
+        unit = ((limits.terms if terms is None else terms) + 2) * UNIT
         reach, shift = limits.reach.flatten(), limits.shift.flatten()
         return torch.addcmul(unit * shift, unit * scale[:, None], reach)
 
