@@ -123,12 +123,14 @@ def _absolute(layer: nn.Module) -> nn.Module:
 
 
 def _without_constants(layer: nn.Module) -> nn.Module:
-    """The layer's linear part."""
-    linear = copy.deepcopy(layer)
-    for name in ("bias", "running_mean"):
-        constant = getattr(linear, name, None)
-        if isinstance(constant, Tensor):
-            constant.zero_()
+    """The layer's linear part, which shares its weights."""
+    linear = copy.copy(layer)
+    for tensors in ("_parameters", "_buffers"):
+        own = dict(getattr(layer, tensors))
+        for name in ("bias", "running_mean"):
+            if own.get(name) is not None:
+                own[name] = torch.zeros_like(own[name])
+        object.__setattr__(linear, tensors, own)
     return linear
 
 

@@ -83,25 +83,35 @@ def _bent(program: Program, segment: Segment, block: Block, rows: int) -> Iterat
     shape = program.shape_of(segment.value)
     rounding = program.rounding(segment.value, block.scales)
     z = block.values[segment.value].flatten(1)
-    if segment.value in segment.kept:
+    if _is_shared(segment, block):
         z = z.clone()  # preactivations near a kink are moved onto it
     knots = _Refined.of(block.t, z, rounding, activation.kinks)
     del rounding
     after = _with_jumps if activation.jumps else _continuous
     for start in range(0, max(1, len(knots.t) - 1), rows - 1):
         stop = min(start + rows, len(knots.t))
-        kept = {value: knots.values(block.values[value], start, stop) for value in segment.kept}
-        scales = {
-            source: knots.largest(block.scales[source], start, stop)
-            for source in segment.sources
-            if source != bend
-        }
+        places = _Places.of(knots, start, stop)
+        kept = {value: places.values(block.values[value]) for value in segment.kept}
+        scales = {s: places.largest(block.scales[s]) for s in segment.sources if s != bend}
         part = Block(knots.t[start:stop], kept, scales)
-        z, size = knots.preactivations(start, stop)
-        part.scales[bend] = size
+        z, part.scales[bend] = knots.preactivations(places, start, stop)
         part = after(part, z, bend, activation)
         part.values[bend] = part.values[bend].reshape(-1, *shape)
         yield part
+
+
+def _is_shared(segment: Segment, block: Block) -> bool:
+    """Whether the preactivations are also the memory of something else."""
+
+    def memory(value: int) -> int:
+        return block.values[value].untyped_storage().data_ptr()
+
+    others = {*segment.kept, *block.values} - {segment.value}
+    return (
+        segment.value in segment.kept
+        or segment.value not in segment.steps
+        or memory(segment.value) in {memory(value) for value in others}
+    )
 
 
 @dataclass
@@ -146,48 +156,61 @@ class _Refined:
         parts[at] = part
         return cls(every_t, source, parts, at, unit, kink, t, z, size)
 
-    def values(self, values: Tensor, start: int, stop: int) -> Tensor:
-        """Values [old, *shape] at the knots start..stop-1."""
-        if len(self.at) == 0:
-            return values[start:stop]
-        source, after, part, new = self._places(start, stop)
-        share = part.reshape(-1, *[1] * (values.dim() - 1))
-        result = torch.lerp(values[source], values[after], share)
-        for infinite, finite in ((after, source), (source, after)):
-            ray = (new & torch.isinf(self.old_t[infinite])).nonzero()[:, 0]
-            if len(ray):
-                result[ray] = values[finite[ray]] + share[ray] * values[infinite[ray]]
-        return result
-
-    def largest(self, sizes: Tensor, start: int, stop: int) -> Tensor:
-        """Sizes [old] at the knots start..stop-1: of both neighbours, at a new knot."""
-        if len(self.at) == 0:
-            return sizes[start:stop]
-        source, after, _, _ = self._places(start, stop)
-        return torch.maximum(sizes[source], sizes[after])
-
-    def preactivations(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def preactivations(self, places: _Places, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """z at the knots start..stop-1, and the magnitudes that its rounding scales with."""
-        z = self.values(self.z, start, stop)
-        size = self.largest(self.size, start, stop)
-        if len(self.at) == 0:
+        z, size = places.values(self.z), places.largest(self.size)
+        if places.none:
             return z, size
-        source, after, _, new = self._places(start, stop)
-        for infinite, finite in ((after, source), (source, after)):
-            ray = (new & torch.isinf(self.old_t[infinite])).nonzero()[:, 0]
-            if len(ray):
-                base = self.z[finite[ray]].abs().amax(1)
-                size[ray] = torch.maximum(base, z[ray].abs().amax(1))
+        for ray, finite, _ in places.rays:
+            base = self.z[finite].abs().amax(1)
+            size[ray] = torch.maximum(base, z[ray].abs().amax(1))
         low, high = torch.searchsorted(self.at, torch.tensor([start, stop])).tolist()
         z[self.at[low:high] - start, self.unit[low:high]] = self.kink[low:high]
         return z, size
 
-    def _places(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Old knots on both sides of the knots start..stop-1, the parts, and which are new."""
-        source, part = self.source[start:stop], self.part[start:stop]
+
+@dataclass
+class _Places:
+    """Where some of the refined knots lie between the old ones."""
+
+    none: bool
+    """no knot is new; ``rows`` are the old ones"""
+    rows: slice
+    source: Tensor  # [knots] the old knot on the left
+    after: Tensor  # [knots] the old knot on the right; the same one for an old knot
+    part: Tensor  # [knots]
+    rays: list[tuple[Tensor, Tensor, Tensor]]
+    """new knots on rays; the old knots at their finite and at their infinite ends"""
+
+    @classmethod
+    def of(cls, knots: _Refined, start: int, stop: int) -> _Places:
+        source, part = knots.source[start:stop], knots.part[start:stop]
+        if len(knots.at) == 0:
+            return cls(True, slice(start, stop), source, source, part, [])
         new = part != 0
-        after = torch.where(new, (source + 1).clamp(max=len(self.z) - 1), source)
-        return source, after, part, new
+        after = torch.where(new, (source + 1).clamp(max=len(knots.z) - 1), source)
+        rays = []
+        for infinite, finite in ((after, source), (source, after)):
+            ray = (new & torch.isinf(knots.old_t[infinite])).nonzero()[:, 0]
+            if len(ray):
+                rays.append((ray, finite[ray], infinite[ray]))
+        return cls(False, slice(start, stop), source, after, part, rays)
+
+    def values(self, values: Tensor) -> Tensor:
+        """Values [old, *shape] at these knots."""
+        if self.none:
+            return values[self.rows]
+        part = self.part.reshape(-1, *[1] * (values.dim() - 1))
+        result = torch.lerp(values[self.source], values[self.after], part)
+        for ray, finite, infinite in self.rays:
+            result[ray] = values[finite] + part[ray] * values[infinite]
+        return result
+
+    def largest(self, sizes: Tensor) -> Tensor:
+        """Sizes [old] at these knots: of both neighbours, at a new knot."""
+        if self.none:
+            return sizes[self.rows]
+        return torch.maximum(sizes[self.source], sizes[self.after])
 
 
 def _crossings(
