@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from weightloom.construct.pieces.program import Program, difference
 from weightloom.construct.pieces.reading import read
 from weightloom.errors import ShapeError
-from weightloom.symmetry.piecewise.forms import Bends, bends_of
+from weightloom.symmetry.piecewise.agreement import Agreement
 from weightloom.symmetry.piecewise.hidden import HiddenUnits, hidden_units
 from weightloom.symmetry.piecewise.hyperplanes import Hyperplanes, Tolerances, groups
 from weightloom.symmetry.piecewise.shapes import input_shape
@@ -85,39 +85,27 @@ def same_function(
             f"inputs and outputs are wanted"
         )
     tolerances = Tolerances.of(a, b, tolerance=tolerance)
-    units = _joined(hidden_units(programs[0], a), hidden_units(programs[1], b))
-    return _decided(units, difference(*programs), tolerances)
-
-
-def _joined(a: HiddenUnits, b: HiddenUnits) -> HiddenUnits:
-    """The units of a(x) - b(x)."""
-    rows = ("weight", "bias", "weight_size", "bias_size")
-    joined = {name: torch.cat([getattr(a, name), getattr(b, name)]) for name in rows}
-    joined["outer"] = torch.cat([a.outer, -b.outer], 1)
-    joined["outer_size"] = torch.cat([a.outer_size, b.outer_size], 1)
-    joined["slope"], joined["constant"] = a.slope - b.slope, a.constant - b.constant
-    sums = {field.name for field in fields(a)} - set(joined) - {"terms"}
-    joined |= {name: getattr(a, name) + getattr(b, name) for name in sums}
-    return HiddenUnits(**joined, terms=a.terms + b.terms)
+    units = hidden_units(programs[0], a).joined(hidden_units(programs[1], b), -1.0)
+    return _decided(units.with_floor(tolerances.floor), difference(*programs), tolerances)
 
 
 def _decided(units: HiddenUnits, gap: Program, tolerances: Tolerances) -> SameFunction:
     planes = Hyperplanes.of(units, tolerances)
     group, certain = groups(planes, tolerances.same)
-    narrow = _Comparison.of(units, planes, group, len(certain), tolerances, tolerances.same)
+    narrow = Agreement.of(units, planes, group, len(certain), tolerances, tolerances.same)
     count = int(certain.sum())
     result = SameFunction("same", "", narrow.deviation, tolerances.same)
-    if narrow.agrees and bool(certain.all()):
+    if narrow.holds and bool(certain.all()):
         reason = (
             f"on all {len(certain)} hyperplanes the bends agree, and so do the affine parts "
             f"(largest deviation {narrow.deviation:.2g}, tolerance {tolerances.same:.2g})"
         )
         return replace(result, reason=reason)
     wide_group, total = groups(planes, tolerances.different)
-    wide = _Comparison.of(units, planes, wide_group, len(total), tolerances, tolerances.different)
-    if wide.agrees:
+    wide = Agreement.of(units, planes, wide_group, len(total), tolerances, tolerances.different)
+    if wide.holds:
         what = (
-            narrow.worst if not narrow.agrees else f"{len(certain) - count} bundles of hyperplanes"
+            narrow.worst if not narrow.holds else f"{len(certain) - count} bundles of hyperplanes"
         )
         reason = (
             f"{what}: too far apart for rounding (tolerance {tolerances.same:.2g}) and too close "
@@ -135,56 +123,8 @@ def _decided(units: HiddenUnits, gap: Program, tolerances: Tolerances) -> SameFu
     return replace(_different(result, wide, witness), deviation=wide.deviation)
 
 
-def _different(result: SameFunction, wide: _Comparison, witness: Counterexample) -> SameFunction:
+def _different(result: SameFunction, wide: Agreement, witness: Counterexample) -> SameFunction:
     reason = f"{wide.worst}; outputs differ by {witness.gap:.3g} at the witness"
     return replace(
         result, answer="different", reason=reason, witness=witness.point, gap=witness.gap
-    )
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """The bends and the affine part of a difference, compared with what rounding explains."""
-
-    agrees: bool
-    deviation: float
-    worst: str
-    """the largest disagreement, in words"""
-    apart: Tensor
-    """units on the hyperplanes where bends disagree, the largest disagreement first"""
-
-    @classmethod
-    def of(
-        cls, units: HiddenUnits, planes: Hyperplanes, group: Tensor, count: int,
-        tolerances: Tolerances, level: float,
-    ) -> _Comparison:  # fmt: skip
-        bends = bends_of(units, planes, group, count)
-        shift = units.constant + bends.flat
-        shift_squares = units.constant_squares + bends.flat_squares
-        terms = len(group) + 1
-        parts = {
-            "the bends": (bends.total, bends.size.square(), 1),
-            "the slopes": (units.slope, units.slope_squares, terms),
-            "the constants": (shift, shift_squares, terms),
-        }
-        agrees, worst, deviation = True, "", 0.0
-        for name, (value, squares, summed) in parts.items():
-            within = value.abs() <= tolerances.limit(level, squares, summed)
-            agrees &= bool(within.all())
-            relative = torch.where(value == 0, 0.0, value.abs() / squares.sqrt())
-            if relative.numel() and float(relative.max()) > deviation:
-                deviation = float(relative.max())
-                worst = f"{name} differ by {deviation:.3g} of their terms"
-                if name == "the bends":
-                    worst += f" on {_plane(planes, bends, int(relative.amax(0).argmax()))}"
-        bent = torch.where(bends.total == 0, 0.0, bends.total.abs() / bends.size)
-        order = bent.amax(0).argsort(descending=True) if bent.numel() else bent.new_zeros(0).long()
-        return cls(agrees, deviation, worst, bends.leader[order])
-
-
-def _plane(planes: Hyperplanes, bends: Bends, place: int) -> str:
-    unit = int(bends.leader[place])
-    return (
-        f"the hyperplane at distance {float(planes.offsets[unit].abs()):.3g} from the origin "
-        f"(largest entry of its normal: input {int(planes.normals[unit].abs().argmax())})"
     )

@@ -76,8 +76,9 @@ def normal_form(
     >>> form.offsets.tolist(), form.coefficients.tolist(), form.slope.tolist()
     ([-3.0], [[5.0]], [[2.0]])
     """
+    tolerances = Tolerances.of(net, tolerance=tolerance)
     units = hidden_units(read(net, input_shape(net, shape)), net)
-    return _form(units, Tolerances.of(net, tolerance=tolerance))
+    return _form(units.with_floor(tolerances.floor), tolerances)
 
 
 def _form(units: HiddenUnits, tolerances: Tolerances) -> NormalForm:
@@ -100,8 +101,8 @@ def _form(units: HiddenUnits, tolerances: Tolerances) -> NormalForm:
     order = _order(torch.cat([normals, offsets[:, None]], 1))
     normals, offsets, coefficients = normals[order], offsets[order], coefficients[:, order]
     # |h| = 2 relu(h) - h
-    slope = units.slope - coefficients @ normals / 2
-    constant = units.constant + bends.flat - coefficients @ offsets / 2
+    slope = units.slope + units.straight @ units.weight - coefficients @ normals / 2
+    constant = units.constant + units.level.sum(1) + bends.flat - coefficients @ offsets / 2
     rank = torch.full((len(certain),), -1)
     rank[keep[order]] = torch.arange(len(keep))
     close = _close(planes, group, certain, rank, tolerances)

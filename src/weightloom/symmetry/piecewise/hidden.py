@@ -14,6 +14,7 @@ values of the products that an entry is made of is its *size*: what its rounding
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,38 +32,76 @@ UNIT = torch.finfo(torch.float64).eps / 2
 BUDGET = 2**27
 
 
+_NAMES = ("weight", "bias", "outer", "straight", "level", "slope", "constant")
+
+
 @dataclass(frozen=True)
 class HiddenUnits:
-    """f(x) = sum_j outer_j |weight_j x + bias_j| / 2 + slope x + constant, with the sizes."""
+    """Values and sizes of
+
+    f(x) = sum_j (outer_j |t_j| / 2 + straight_j weight_j x + level_j) + slope x + constant,
+
+    with t_j = weight_j x + bias_j.
+    """
 
     weight: Tensor  # [units, inputs]
     bias: Tensor  # [units]
     outer: Tensor  # [outputs, units]
+    straight: Tensor  # [outputs, units]
+    level: Tensor  # [outputs, units]
     slope: Tensor  # [outputs, inputs]
     constant: Tensor  # [outputs]
     weight_size: Tensor
     bias_size: Tensor
     outer_size: Tensor
-    slope_squares: Tensor
-    """[outputs, inputs], the sum of the squares of the terms of each entry"""
-    constant_squares: Tensor
+    straight_size: Tensor
+    level_size: Tensor
     slope_size: Tensor
-    """[outputs, inputs], the sum of the absolute values of the terms of each entry"""
     constant_size: Tensor
     terms: int
     """products summed for one output"""
 
+    @classmethod
+    def of(cls, values: Sequence[Tensor], sizes: Sequence[Tensor], terms: int) -> HiddenUnits:
+        """From values and sizes in the order of the fields."""
+        fields = dict(zip(_NAMES, values, strict=True))
+        fields |= {f"{name}_size": size for name, size in zip(_NAMES, sizes, strict=True)}
+        return cls(**fields, terms=terms)
+
+    def with_floor(self, floor: float) -> HiddenUnits:
+        """With sizes of at least ``floor``, below which the spacing of numbers is constant."""
+        values = [getattr(self, name) for name in _NAMES]
+        sizes = [getattr(self, f"{name}_size") + floor for name in _NAMES]
+        return HiddenUnits.of(values, sizes, self.terms)
+
     def size(self, x: Tensor) -> Tensor:
         """[rows, outputs]: the sum of the absolute values of all products in f(x)."""
-        far = x.abs() @ self.weight_size.T + self.bias_size
-        bent = far @ self.outer_size.T / 2
-        return bent + x.abs() @ self.slope_size.T + self.constant_size
+        near = x.abs() @ self.weight_size.T
+        bent = (near + self.bias_size) @ self.outer_size.T / 2
+        straight = near @ self.straight_size.T + self.level_size.sum(1)
+        return bent + straight + x.abs() @ self.slope_size.T + self.constant_size
+
+    def joined(self, other: HiddenUnits, sign: float) -> HiddenUnits:
+        """The units of f + sign g."""
+
+        def both(name: str, factor: float) -> Tensor:
+            first, second = getattr(self, name), getattr(other, name)
+            kind = name.removesuffix("_size")
+            if kind in ("slope", "constant"):
+                return first + factor * second
+            if kind in ("weight", "bias"):
+                return torch.cat([first, second])
+            return torch.cat([first, factor * second], 1)
+
+        values = [both(name, sign) for name in _NAMES]
+        sizes = [both(f"{name}_size", 1.0) for name in _NAMES]
+        return HiddenUnits.of(values, sizes, self.terms + other.terms)
 
 
 def hidden_units(program: Program, network: nn.Module) -> HiddenUnits:
     """The units of a network with at most one hidden layer; others are refused by name."""
     _require_shallow(program, network)
-    inputs, outputs = program.shape.numel(), program.shape_of(program.output).numel()
+    inputs = program.shape.numel()
     counts = [program.shape_of(bend).numel() for bend in program.bends]
     rows = 1 + inputs + sum(counts)
     if rows * program.widest > BUDGET:
@@ -73,20 +112,16 @@ def hidden_units(program: Program, network: nn.Module) -> HiddenUnits:
         )
     values, sizes = _basis(program, rows, absolute=False), _basis(program, rows, absolute=True)
     affine, affine_size = (every[program.output].flatten(1) for every in (values, sizes))
-    parts = [_Part.affine(affine[: 1 + inputs], affine_size[: 1 + inputs])]
+    terms = sum(program.limits[value].terms for value in (*_before(program), program.output)) + 8
+    units = _affine(affine[: 1 + inputs], affine_size[: 1 + inputs], terms)
     start = 1 + inputs
     for bend, count in zip(program.bends, counts, strict=True):
-        before = program.limits[bend].reach  # for its shape only
         value = program.steps[bend - 1].inputs[0]
-        z, z_size = (
-            every[value][: 1 + inputs].reshape(1 + inputs, before.numel())
-            for every in (values, sizes)
-        )
+        z, z_size = (every[value][: 1 + inputs].reshape(-1, count) for every in (values, sizes))
         outer, outer_size = (every[start : start + count].T for every in (affine, affine_size))
-        parts.append(_Part.bent(z, z_size, outer, outer_size, program.activation(bend)))
+        units = units.joined(_bent((z, z_size), (outer, outer_size), program.activation(bend)), 1.0)
         start += count
-    terms = sum(program.limits[value].terms for value in (*_before(program), program.output))
-    return _joined(parts, inputs, outputs, terms + 8)
+    return units
 
 
 def _require_shallow(program: Program, network: nn.Module) -> None:
@@ -142,71 +177,40 @@ def _places_and_directions(step: AffineStep, given: list[Tensor], absolute: bool
     return torch.cat([place, result[1:]])
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Bent units of one activation, and its share of the affine part: values and sizes."""
-
-    weight: tuple[Tensor, Tensor]
-    bias: tuple[Tensor, Tensor]
-    outer: tuple[Tensor, Tensor]
-    slope: tuple[Tensor, Tensor, Tensor]  # value, sum of squares, sum of absolute values
-    constant: tuple[Tensor, Tensor, Tensor]
-
-    @classmethod
-    def affine(cls, rows: Tensor, sizes: Tensor) -> _Part:
-        """rows [1 + inputs, outputs]: the value at the origin, then the slopes."""
-        none, outputs = rows.new_zeros(0, len(rows) - 1), rows.shape[1]
-        slope, size = rows[1:].T, sizes[1:].T
-        return cls(
-            (none, none), (none[:, 0], none[:, 0]), (rows.new_zeros(outputs, 0),) * 2,
-            (slope, size.square(), size), (rows[0], sizes[0].square(), sizes[0]),
-        )  # fmt: skip
-
-    @classmethod
-    def bent(
-        cls,
-        z: Tensor,
-        z_size: Tensor,
-        outer: Tensor,
-        outer_size: Tensor,
-        activation: PiecewiseAffine,
-    ) -> _Part:
-        """z [1 + inputs, units]: preactivations at the origin and their slopes."""
-        kinks, units = activation.kinks, z.shape[1]
-        slopes, offsets = activation.slopes, activation.offsets
-        if slopes.dim() == 1:
-            slopes, offsets = slopes[:, None].expand(-1, units), offsets[:, None].expand(-1, units)
-        bends = slopes[1:] - slopes[:-1]  # [kinks, units]
-        bias, bias_size = z[0] - kinks[:, None], z_size[0] + kinks.abs()[:, None]
-        # relu(t) = t / 2 + |t| / 2: half of each bend belongs to the affine part.
-        straight = slopes[0] + bends.sum(0) / 2
-        straight_size = slopes[0].abs() + bends.abs().sum(0) / 2
-        level = offsets[0] + slopes[0] * z[0] + (bends * bias).sum(0) / 2
-        level_size = offsets[0].abs() + slopes[0].abs() * z_size[0]
-        level_size = level_size + (bends.abs() * bias_size).sum(0) / 2
-        weight, weight_size = z[1:].T, z_size[1:].T
-        share, share_size = outer * straight, outer_size * straight_size
-        count = len(kinks)
-        return cls(
-            (weight.repeat(count, 1), weight_size.repeat(count, 1)),
-            (bias.flatten(), bias_size.flatten()),
-            ((outer[:, None] * bends).flatten(1), (outer_size[:, None] * bends.abs()).flatten(1)),
-            (share @ weight, share_size.square() @ weight_size.square(), share_size @ weight_size),
-            (outer @ level, outer_size.square() @ level_size.square(), outer_size @ level_size),
-        )
+def _affine(rows: Tensor, sizes: Tensor, terms: int) -> HiddenUnits:
+    """An affine part without units: rows [1 + inputs, outputs], at the origin and the slopes."""
+    inputs, outputs = len(rows) - 1, rows.shape[1]
+    incoming, outgoing = rows.new_zeros(0, inputs), rows.new_zeros(outputs, 0)
+    none = (incoming, incoming[:, 0], outgoing, outgoing, outgoing)
+    return HiddenUnits.of((*none, rows[1:].T, rows[0]), (*none, sizes[1:].T, sizes[0]), terms)
 
 
-def _joined(parts: list[_Part], inputs: int, outputs: int, terms: int) -> HiddenUnits:
-    weight, weight_size = (torch.cat([part.weight[i] for part in parts]) for i in range(2))
-    bias, bias_size = (torch.cat([part.bias[i] for part in parts]) for i in range(2))
-    outer, outer_size = (torch.cat([part.outer[i] for part in parts], 1) for i in range(2))
-    slope, slope_squares, slope_size = (
-        sum((part.slope[i] for part in parts), torch.zeros(outputs, inputs)) for i in range(3)
-    )
-    constant, constant_squares, constant_size = (
-        sum((part.constant[i] for part in parts), torch.zeros(outputs)) for i in range(3)
-    )
-    return HiddenUnits(
-        weight, bias, outer, slope, constant, weight_size, bias_size, outer_size,
-        slope_squares, constant_squares, slope_size, constant_size, terms,
-    )  # fmt: skip
+def _bent(
+    z: tuple[Tensor, Tensor], outer: tuple[Tensor, Tensor], activation: PiecewiseAffine
+) -> HiddenUnits:
+    """Units of one activation, each with its size: z [1 + inputs, units], outer [outputs, units].
+
+    One unit for each kink; relu(t) = t / 2 + |t| / 2.
+    """
+    kinks, slopes, offsets = activation.kinks[:, None], activation.slopes, activation.offsets
+    if slopes.dim() == 1:
+        slopes, offsets = slopes[:, None], offsets[:, None]
+    bends = slopes[1:] - slopes[:-1]  # [kinks, units]
+    first = torch.zeros_like(bends)
+    first[0] = 1.0  # what is left of all kinks is counted with the first
+
+    def parts(
+        z: Tensor, outer: Tensor, kinks: Tensor, bends: Tensor, slopes: Tensor, offsets: Tensor
+    ) -> tuple[Tensor, ...]:
+        bias = z[0] + kinks
+        straight = bends / 2 + first * slopes[0]
+        level = bends / 2 * bias + first * (offsets[0] + slopes[0] * z[0])
+        weight = z[1:].T.repeat(len(kinks), 1)
+        every = bends, straight, level
+        return weight, bias.flatten(), *((outer[:, None] * part).flatten(1) for part in every)
+
+    numbers = parts(z[0], outer[0], -kinks, bends, slopes, offsets)
+    sizes = parts(z[1], outer[1], kinks.abs(), bends.abs(), slopes.abs(), offsets.abs())
+    outputs, inputs = len(outer[0]), len(z[0]) - 1
+    none = z[0].new_zeros(outputs, inputs), z[0].new_zeros(outputs)
+    return HiddenUnits.of((*numbers, *none), (*sizes, *none), 0)

@@ -76,8 +76,7 @@ class Hyperplanes:
         lengths = units.weight.norm(dim=1).masked_fill(constant, 0.0)
         by = lengths.masked_fill(constant, 1.0)[:, None]
         sizes = torch.cat([units.weight_size, units.bias_size[:, None]], 1)
-        sizes = (sizes + tolerances.floor) / by
-        return cls(units.weight / by, units.bias / by[:, 0], lengths, sizes)
+        return cls(units.weight / by, units.bias / by[:, 0], lengths, sizes / by)
 
     def deviation(self, i: Tensor, j: Tensor) -> Tensor:
         """[pairs], how far apart two hyperplanes are, entry by entry, relative to the sizes."""
