@@ -94,7 +94,9 @@ def disguised(a, generator, dtype=None, maps=True):
 
 
 def cast(a, dtype):
-    names = [f"{name}{end}" for name in ("query", "key", "value", "output") for end in ("", "_bias")]
+    names = [
+        f"{name}{end}" for name in ("query", "key", "value", "output") for end in ("", "_bias")
+    ]
     values = {name: getattr(a, name) for name in names}
     return replace(a, **{k: v if v is None else v.to(dtype) for k, v in values.items()})
 

@@ -29,9 +29,9 @@ def output_deviation(
 ) -> BiasDeviation:
     """Deviation of the biases, given that of each group's value bias under its map [groups].
 
-    Biases that agree one by one are the same. Otherwise some of b_V may have moved into b_O: this is accepted if the sums
-    agree and the move was visible in them, so that a small change of b_V alone is not mistaken for
-    a move.
+    Biases that agree one by one are the same. Otherwise some of b_V may have moved into b_O: this
+    is accepted if the sums agree and the move was visible in them, so that a small change of b_V
+    alone is not mistaken for a move.
     """
     own, sums, sizes = _side(a), [], []
     for block in (a, b):

@@ -63,6 +63,8 @@ def _row_sizes(factor: Tensor) -> Tensor:
 def _range(matrix: Tensor, eps: float, most: int | None) -> tuple[Tensor, int, Tensor]:
     """Orthonormal columns of its range beyond rounding, the rank, and the rest of the matrix."""
     u, values, _ = torch.linalg.svd(matrix, full_matrices=False)
+    # The decomposition itself is rounded in float64, relative to the largest singular value.
+    eps = eps + 8 * torch.finfo(torch.float64).eps
     limit = eps * (matrix.shape[0] ** 0.5 + matrix.shape[1] ** 0.5)
     rank = int((values > limit).sum())
     rank = rank if most is None else min(rank, most)

@@ -14,7 +14,8 @@ is a rotation times a number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -176,11 +177,11 @@ class HeadFactors:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> HeadFactors:
         """The block with a function applied to all weights and biases."""
-        names = ("query", "key", "value", "output")
-        names += tuple(f"{name}_bias" for name in names)
-        values = (getattr(self, name) for name in names)
-        changed = [value if value is None else function(value) for value in values]
-        return HeadFactors(*changed, self.rotary, self.key_bias_cancels)
+        weights = ("query", "key", "value", "output")
+        names = [*weights, *(f"{name}_bias" for name in weights)]
+        values = ((name, getattr(self, name)) for name in names)
+        changed: dict[str, Any] = {name: function(x) for name, x in values if x is not None}
+        return replace(self, **changed)
 
 
 def _joined(weight: Tensor, bias: Tensor | None, index: Tensor) -> Tensor:

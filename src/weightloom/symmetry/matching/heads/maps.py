@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,17 +49,23 @@ class Maps:
 
     def select(self, groups: Tensor) -> Maps:
         """The maps of some groups."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return Maps(*(value if value is None else value[groups] for value in values))
+        return self._over(lambda own: own[groups])
 
     def replaced(self, groups: Tensor, other: Maps) -> Maps:
         """These maps with some groups from ``other``, which has only those."""
         if other.keep_left is None and self.keep_left is None:
-            first, second = self, other
-        else:
-            first, second = self._explicit(), other._explicit()
-        pairs = ((getattr(first, f.name), getattr(second, f.name)) for f in fields(self))
-        return Maps(*(x if x is None else x.index_copy(0, groups, y) for x, y in pairs))
+            return self._over(lambda own, new: own.index_copy(0, groups, new), other)
+        together = self._explicit(), other._explicit()
+        return together[0]._over(lambda own, new: own.index_copy(0, groups, new), together[1])
+
+    def _over(self, function: Callable[..., Tensor], *others: Maps) -> Maps:
+        """A function of every field that is not None."""
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            values = [getattr(maps, field.name) for maps in (self, *others)]
+            if values[0] is not None:
+                changed[field.name] = function(*values)
+        return replace(self, **changed)
 
     def _explicit(self) -> Maps:
         """With projections on everything in place of None."""
@@ -71,21 +78,15 @@ class Maps:
 
 @dataclass(frozen=True)
 class Grams:
-    """L_a L_a^H, L_b L_b^H, L_a L_b^H, the same of R [n, d, d], and the numbers of columns."""
+    """Numbers of columns of L and R; L_a L_a^H, L_b L_b^H, L_a L_b^H, the same of R [n, d, d]."""
 
+    columns: tuple[int, int]
     left_a: Tensor
     left_b: Tensor
     left: Tensor
     right_a: Tensor
     right_b: Tensor
     right: Tensor
-    columns_left: int
-    columns_right: int
-
-    def over(self, function: Callable[[Tensor], Tensor]) -> Grams:
-        """A function of every matrix."""
-        matrices = (self.left_a, self.left_b, self.left, self.right_a, self.right_b, self.right)
-        return Grams(*map(function, matrices), self.columns_left, self.columns_right)
 
 
 def grams(left_a: Tensor, left_b: Tensor, right_a: Tensor, right_b: Tensor) -> Grams:
@@ -94,7 +95,7 @@ def grams(left_a: Tensor, left_b: Tensor, right_a: Tensor, right_b: Tensor) -> G
         left_a @ left_a.mH, left_b @ left_b.mH, left_a @ left_b.mH,
         right_a @ right_a.mH, right_b @ right_b.mH, right_a @ right_b.mH,
     )  # fmt: skip
-    return Grams(*products, left_a.shape[-1], right_a.shape[-1])
+    return Grams((left_a.shape[-1], right_a.shape[-1]), *products)
 
 
 def solve(given: Grams) -> Tensor:
@@ -122,10 +123,8 @@ def corrected(estimate: Tensor, given: Grams, left: Tensor, right: Tensor) -> Te
     N = D(L_a) + A D(L_b) A^H and N' = D(R_a) + A^-H D(R_b) A^-1 (D: mean squares of rows).
     """
     back = inverse(estimate)
-    square_la, square_lb = (_squares(g, given.columns_left) for g in (given.left_a, given.left_b))
-    square_ra, square_rb = (
-        _squares(g, given.columns_right) for g in (given.right_a, given.right_b)
-    )
+    square_la, square_lb = (_squares(g, given.columns[0]) for g in (given.left_a, given.left_b))
+    square_ra, square_rb = (_squares(g, given.columns[1]) for g in (given.right_a, given.right_b))
     cholesky_left = _cholesky(_diagonal(square_la, back) + _around(estimate, square_lb))
     cholesky_right = _cholesky(_diagonal(square_ra, back) + _around(back.mH, square_rb))
     gram_left = estimate @ given.left_b @ estimate.mH
@@ -155,6 +154,8 @@ def _sylvester(right: Tensor, left: Tensor, target: Tensor, free: bool = True) -
 
     Where neither has a direction, X is the identity (with ``free``) or zero.
     """
+    if target.numel() == 0:
+        return target
     right, left, target = (_finite(matrix) for matrix in (right, left, target))
     g, u = torch.linalg.eigh(right)
     h, v = torch.linalg.eigh(left)

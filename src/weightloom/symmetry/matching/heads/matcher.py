@@ -80,7 +80,7 @@ def match_heads(a: HeadFactors, b: HeadFactors, tolerance: float | None = None) 
     limit = (4 if eps > 1e-4 else 32) * eps if tolerance is None else float(tolerance)
     if not 0 <= limit < 1:
         raise ConfigError(f"tolerance is {tolerance}; a number in [0, 1) is wanted")
-    return _Matcher(a, b, limit, eps).match()
+    return _Matcher(a, b, limit, max(eps, limit / 32)).match()
 
 
 def _check(a: HeadFactors, b: HeadFactors) -> None:
@@ -165,7 +165,7 @@ class _Matcher:
         (own,) = torch.where(proposed.near[failing].any(0)[groups] | failing)
         others = groups[own]
         pairs = proposed.near[own][:, others].nonzero()
-        if self.a.shared == 1 and bool((pairs[:, 0] == pairs[:, 1]).all()):
+        if not len(pairs) or (self.a.shared == 1 and bool((pairs[:, 0] == pairs[:, 1]).all())):
             return groups, heads, None
         if len(pairs) > _BUDGET:
             missing = (

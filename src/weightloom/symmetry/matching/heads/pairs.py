@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -105,15 +105,17 @@ class FactorPair:
     def compared(self) -> Comparison:
         """The maps and deviations of all groups."""
         result = self._checked(self._from_one())
-        ways: list[Callable[[FactorPair, Comparison], Maps]] = [
-            lambda pair, _: pair._from_both(),
-            lambda pair, comparison: pair._corrected(comparison),
-            lambda pair, _: pair._determined(),
+        ways: list[tuple[_Way, Callable[[FactorPair, Comparison], Maps]]] = [
+            (_always, lambda pair, _: pair._from_both()),
+            (_is_near, lambda pair, comparison: pair._corrected(comparison)),
+            (_lacks_rank, lambda pair, _: pair._determined()),
         ]
-        for way in ways:
+        for applies, way in ways:
             (failing,) = torch.where(~(result.counted <= self.tolerance))
+            if len(failing):
+                failing = failing[applies(self._of(failing), result.select(failing))]
             if not len(failing):
-                break
+                continue
             subset, before = self._of(failing), result.select(failing)
             after = subset._checked(way(subset, before))
             better = after.counted < before.counted
@@ -180,7 +182,7 @@ class FactorPair:
             factors[0].scaled.shape[1] * factors[0].weights for factors in (self.left, self.right)
         )
         parts = zip(*(self.planes.gram(side) for side in sides), strict=True)
-        planes, rest = (Grams(*part, left, right) for part in parts)
+        planes, rest = (Grams((left, right), *part) for part in parts)
         return planes, rest
 
     # -- entries ---------------------------------------------------------------------------------
@@ -214,22 +216,70 @@ class FactorPair:
         right = [_joined(factor, group, slice(None)) for factor in self.right]
         rows = [self.planes.rows_of(factor) for factor in (*left, *right)]
         planes = [
-            _without_rank(*(factor[0][[plane]] for factor in rows), self.eps)
+            _without_rank(self.eps, *(factor[0][[plane]] for factor in rows))
             for plane in range(len(self.planes.pairs))
         ]
-        rest = _without_rank(*(factor[1] for factor in rows), self.eps)
+        rest = _without_rank(self.eps, *(factor[1] for factor in rows))
         matrices = []
         for place, matrix in enumerate(rest.matrices):
             numbers = [plane.matrices[place] for plane in planes]
-            stacked = torch.stack(numbers) if numbers else torch.zeros(0, 1, 1).cdouble()
+            stacked = (
+                torch.stack(numbers) if numbers else torch.zeros(0, 1, 1, dtype=torch.complex128)
+            )
             matrices.append(self.planes.matrix(stacked, matrix[None])[0])
         largest = matrix.new_zeros(())
         for place, factor in enumerate((*left, *right)):
             numbers = [plane.omitted[place] for plane in planes]
-            stacked = torch.cat(numbers) if numbers else torch.zeros(0, factor.shape[1]).cdouble()
+            stacked = torch.cat(numbers) if numbers else factor[:0].to(torch.complex128)
             omitted = self.planes.real_rows(stacked, rest.omitted[place])
             largest = torch.maximum(largest, _share(omitted, factor))
-        return Maps(*matrices, largest)
+        return replace(Maps(*matrices), omitted=largest)
+
+
+_Way = Callable[[FactorPair, Comparison], Tensor]
+
+
+def _always(pair: FactorPair, before: Comparison) -> Tensor:
+    return torch.ones(len(before.bias), dtype=torch.bool)
+
+
+def _is_near(pair: FactorPair, before: Comparison) -> Tensor:
+    """Groups whose deviation may come from the rounding of Gram matrices in float64.
+
+    They have the square of a factor's condition number, for which 10^6 roundings are room.
+    """
+    return before.counted <= max(pair.tolerance, 1e6 * torch.finfo(torch.float64).eps)
+
+
+def _lacks_rank(pair: FactorPair, before: Comparison) -> Tensor:
+    """Groups in which some factor has a direction that is no larger than rounding [n].
+
+    The eigenvalues of its Gram matrix are squares of its singular values; 1e-12 of them is noise.
+    """
+    result = torch.zeros(len(before.bias), dtype=torch.bool)
+    for factors in (pair.left, pair.right):
+        for place in (0, 1):
+            gram = pair._gram(factors, place, place)
+            columns = factors[0].scaled.shape[1] * factors[0].weights
+            noise = pair.eps**2 * (1 + (gram.shape[-1] / max(columns, 1)) ** 0.5) ** 2
+            for part in pair.planes.gram(gram):
+                if part.numel():
+                    result |= _smallest(part).reshape(len(result), -1).amin(1) <= max(noise, 1e-12)
+    return result
+
+
+def _smallest(gram: Tensor) -> Tensor:
+    """The smallest eigenvalue [n] of a Gram matrix with unit diagonal.
+
+    0 for a row of zeros, 1 for weights that are not finite.
+    """
+    sizes = gram.diagonal(dim1=-2, dim2=-1).real
+    scale = sizes.clamp_min(1e-300).rsqrt()
+    scaled = scale[:, :, None] * gram * scale[:, None, :]
+    usable = torch.isfinite(scaled.abs()).all(-1).all(-1)
+    scaled = torch.where(usable[:, None, None], scaled, torch.zeros_like(scaled))
+    values = torch.linalg.eigvalsh(scaled)[:, 0]
+    return torch.where(usable, torch.where((sizes > 0).all(1), values, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -241,7 +291,7 @@ class _WithoutRank:
 
 
 def _without_rank(
-    left_a: Tensor, left_b: Tensor, right_a: Tensor, right_b: Tensor, eps: float
+    eps: float, left_a: Tensor, left_b: Tensor, right_a: Tensor, right_b: Tensor
 ) -> _WithoutRank:
     """A pair of factors [d, columns] of both networks that may lack rank."""
     a, b = determined(left_a, right_a, eps), determined(left_b, right_b, eps)
