@@ -110,10 +110,6 @@ class _Groups:
     def counted(self) -> Tensor:
         return torch.maximum(self.scores.counted, self.values.counted)
 
-    @property
-    def explained(self) -> Tensor:
-        return torch.maximum(self.scores.explained, self.values.explained)
-
 
 class _Matcher:
     def __init__(self, a: HeadFactors, b: HeadFactors, tolerance: float, eps: float) -> None:
@@ -208,6 +204,23 @@ class _Matcher:
         cost = torch.where(cost <= self.tolerance, 0.0, 1e3 + cost.clamp_max(1e6))
         return guess[torch.as_tensor(linear_sum_assignment(cost.numpy())[1])]
 
+    def _lost(self, found: _Groups) -> bool:
+        """Whether ill-conditioned maps may explain all deviations beyond the tolerance.
+
+        Either entry by entry (see `Deviations`), or because a deviation is no larger than the
+        rounding of the smallest direction of a map.
+        """
+        for part in (found.scores, found.values):
+            (failing,) = torch.where(~(part.counted <= self.tolerance))
+            maps = part.maps.full[failing]
+            if not bool(torch.isfinite(maps).all()):
+                return False
+            limit = self.eps * torch.linalg.cond(maps)
+            explained = part.explained[failing] <= self.tolerance
+            if not bool((explained | (part.counted[failing] <= limit)).all()):
+                return False
+        return True
+
     # -- the result ------------------------------------------------------------------------------
     def _result(
         self, found: _Groups, groups: Tensor, heads: Tensor, missing: str | None
@@ -218,8 +231,7 @@ class _Matcher:
         biases = output_deviation(a, b, found.values.bias, self.tolerance)
         if biases.deviation > deviation:
             deviation, where = biases.deviation, biases.where
-        explained = max(float(found.explained.max()), biases.deviation)
-        if missing is None and deviation > self.tolerance >= explained:
+        if missing is None and deviation > self.tolerance >= biases.deviation and self._lost(found):
             missing = (
                 f"{where} deviates by {deviation:.3g} of its scale, which rounding explains only "
                 "because the map between the heads is ill-conditioned"

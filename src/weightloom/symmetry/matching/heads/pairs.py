@@ -48,6 +48,11 @@ class Comparison:
         omitted = self.maps.omitted
         return largest if omitted is None else torch.maximum(largest, omitted)
 
+    @property
+    def with_bias(self) -> Tensor:
+        """`counted` with the bias."""
+        return torch.maximum(self.counted, self.bias)
+
     def select(self, groups: Tensor) -> Comparison:
         """The comparison of some groups."""
         left, right = (
@@ -111,14 +116,16 @@ class FactorPair:
             (_lacks_rank, lambda pair, _: pair._determined()),
         ]
         for applies, way in ways:
-            (failing,) = torch.where(~(result.counted <= self.tolerance))
+            (failing,) = torch.where(~(result.with_bias <= self.tolerance))
             if len(failing):
                 failing = failing[applies(self._of(failing), result.select(failing))]
             if not len(failing):
                 continue
             subset, before = self._of(failing), result.select(failing)
             after = subset._checked(way(subset, before))
-            better = after.counted < before.counted
+            # A bias may have moved elsewhere: it never decides against the weights.
+            better = after.counted <= before.counted.clamp_min(self.tolerance)
+            better &= after.with_bias < before.with_bias
             result = result.replaced(failing[better], after.select(better))
         return result
 
@@ -248,7 +255,7 @@ def _is_near(pair: FactorPair, before: Comparison) -> Tensor:
 
     They have the square of a factor's condition number, for which 10^6 roundings are room.
     """
-    return before.counted <= max(pair.tolerance, 1e6 * torch.finfo(torch.float64).eps)
+    return before.with_bias <= max(pair.tolerance, 1e6 * torch.finfo(torch.float64).eps)
 
 
 def _lacks_rank(pair: FactorPair, before: Comparison) -> Tensor:
