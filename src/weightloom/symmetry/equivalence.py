@@ -91,17 +91,21 @@ def equivalent(
     """
     if tolerance is not None and not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance}; a number in [0, 1) is wanted")
+    given = a, b
     graphs = folded(trace(a)), folded(trace(b))
     a, b = (graph.module for graph in graphs)
     limit = default_tolerance(a, b) if tolerance is None else float(tolerance)
     specs = read_graph(graphs[0]), read_graph(graphs[1])
-    match, is_reduced = find_element(a, b, limit, *specs), False
+    sums = a is not given[0] or b is not given[1]  # BatchNorm was folded into biases
+    match, is_reduced = find_element(a, b, limit, *specs, sums=sums), False
     if not match.same and reduce:
         smaller = _reduced(graphs, specs)
         if smaller is not None:
             small_a, small_b = smaller
             second_match = find_element(
-                small_a.module, small_b.module, limit, read_graph(small_a), read_graph(small_b)
+                *(small_a.module, small_b.module, limit),
+                *(read_graph(small_a), read_graph(small_b)),
+                sums=True,
             )
             is_reduced = second_match.same
             match = second_match if is_reduced else match
@@ -139,10 +143,12 @@ def find_element(
     tolerance: float,
     spec: Spec | None = None,
     other: Spec | None = None,
+    *,
+    sums: bool = False,
 ) -> Match:
     """The element that maps b to a, without reduction or probes.
 
-    ``spec`` of a and ``other`` of b save reading the networks again.
+    ``spec`` of a and ``other`` of b save reading the networks again. ``sums``: see `match_tensors`.
     """
     spec = read(a) if spec is None else spec
     other = read(b) if other is None else other
@@ -151,7 +157,7 @@ def find_element(
         return Match(False, None, float("inf"), mismatch)
     tensors_a = tensors_of(a)
     tensors_b = {name: t.to(tensors_a[name].dtype) for name, t in tensors_of(b).items()}
-    return match_tensors(spec, tensors_a, tensors_b, tolerance)
+    return match_tensors(spec, tensors_a, tensors_b, tolerance, sums)
 
 
 def architecture_mismatch(a: nn.Module, b: nn.Module, spec: Spec, other: Spec) -> str | None:

@@ -40,9 +40,19 @@ class Match:
     undecided: str | None = None
 
 
-def match(spec: Spec, a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -> Match:
-    """Searches the element that maps b to a; both networks have this spec and the same shapes."""
-    pair = NetworkPair(spec, a, b, tolerance)
+def match(
+    spec: Spec,
+    a: dict[str, Tensor],
+    b: dict[str, Tensor],
+    tolerance: float,
+    sums: bool = False,
+) -> Match:
+    """Searches the element that maps b to a; both networks have this spec and the same shapes.
+
+    ``tolerance`` is relative to the scale of a single weight, see `matching.verification`.
+    ``sums``: something may have been added to biases (BatchNorm or units were folded into them).
+    """
+    pair = NetworkPair(spec, a, b, tolerance, sums)
     try:
         pair.forward()
         pair.refine()
@@ -106,15 +116,15 @@ def _search(pair: NetworkPair, budget: list[int]) -> Match:
 
 def _verdict(pair: NetworkPair) -> Match:
     """All entries compared, for colours without ties."""
-    compared = compare(pair.spec, *pair.tensors, pair.element(), pair.tolerance)
+    compared = compare(pair.spec, *pair.tensors, pair.element(), pair.tolerance, pair.sums)
     element, attention = match_attention(pair, compared.element)
     mismatch, undecided = None, attention.undecided
     if compared.first is not None:
         place = f"{compared.tensor}{list(compared.index)}" if compared.tensor else compared.first
         mismatch = (
             f"tensor {compared.first!r} deviates; the largest deviation is "
-            f"{compared.deviation:.3g} at {place}, the tolerance is {pair.tolerance:.3g} of the "
-            "row's length"
+            f"{compared.deviation:.3g} at {place}, the tolerance is {pair.tolerance:.3g} of "
+            "the weight's own scale"
         )
         undecided = None
     elif attention.deviation > pair.tolerance:
@@ -127,7 +137,7 @@ def _verdict(pair: NetworkPair) -> Match:
 
 
 def _copy(pair: NetworkPair) -> NetworkPair:
-    branch = NetworkPair(pair.spec, *pair.tensors, pair.tolerance)
+    branch = NetworkPair(pair.spec, *pair.tensors, pair.tolerance, pair.sums)
     branch.colour, branch.gauge = dict(pair.colour), dict(pair.gauge)
     return branch
 

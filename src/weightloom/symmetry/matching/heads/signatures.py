@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from weightloom.symmetry.matching.heads.factors import HeadFactors
-from weightloom.symmetry.matching.keys import project
+from weightloom.symmetry.matching.keys import project, working
 
 __all__ = ["Candidates", "candidates", "signatures"]
 
@@ -111,8 +111,7 @@ def _projected(weight: Tensor, bias: Tensor | None, generator: torch.Generator) 
     """Blocks [heads, rows, columns] times random vectors, in float64: [heads, rows, vectors]."""
     probes = torch.randn(weight.shape[2], _VECTORS, generator=generator, dtype=torch.float64)
     extra = torch.randn(_VECTORS, generator=generator, dtype=torch.float64)
-    working = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
-    rows = project(weight.reshape(-1, weight.shape[2]), probes.to(working))
+    rows = project(weight.reshape(-1, weight.shape[2]), probes.to(working(weight.dtype)))
     result = rows.reshape(*weight.shape[:2], _VECTORS)
     return result if bias is None else result + bias.double()[..., None] * extra
 
