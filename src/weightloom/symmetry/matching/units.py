@@ -22,7 +22,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weightloom.symmetry.matching.keys import Colours, NoMatchError, classify, project, split
+from weightloom.symmetry.matching.keys import (
+    Colours,
+    NoMatchError,
+    classify,
+    project,
+    split,
+    working,
+)
 from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Space, Spec
 
 __all__ = ["NetworkPair"]
@@ -36,13 +43,18 @@ class NetworkPair:
     ``tensors``: the state dicts of a and b. ``colour[space]``: the colours [units] of both; a
     colour is the index of the first unit of a that has it. ``gauge[space]``: for both networks the
     factors [units] that bring the units to a common normal form. ``inner``: the tensors of
-    attention layers.
+    attention layers. ``sums``: see `matching.search.match`.
     """
 
     def __init__(
-        self, spec: Spec, a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float
+        self,
+        spec: Spec,
+        a: dict[str, Tensor],
+        b: dict[str, Tensor],
+        tolerance: float,
+        sums: bool = False,
     ) -> None:
-        self.spec = spec
+        self.spec, self.sums = spec, sums
         self.tensors = (a, b)
         self.tolerance = tolerance
         self.colour: dict[str, Colours] = {}
@@ -215,7 +227,7 @@ class NetworkPair:
             colour, gauge = self.colour[other.space][side], self.gauge[other.space][side]
             base = base.index_select(dim, other.positions(colour))
             base = self._times(base, dim, other, gauge)
-        return base.reshape(-1, _PROBES).to(_working(tensor.dtype))
+        return base.reshape(-1, _PROBES).to(working(tensor.dtype))
 
     def _normalised_key(self, axis: Axis, side: int) -> Tensor:
         """The key with the unit's own factor removed."""
@@ -246,9 +258,5 @@ class NetworkPair:
         for axis in self.spec.axes_of(space.name):
             tensor = self.tensors[0][axis.tensor]
             widest = max(widest, tensor.numel() // tensor.shape[axis.dim])
-            eps = max(eps, torch.finfo(_working(tensor.dtype)).eps)
+            eps = max(eps, torch.finfo(working(tensor.dtype)).eps)
         return min(0.05, 8 * (self.tolerance + eps * widest**0.5))
-
-
-def _working(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype in (torch.float32, torch.float64) else torch.float32

@@ -98,9 +98,12 @@ def without_redundant_units(
 
 
 def _matched(networks: Networks, limit: float, sums: bool) -> WeightEvidence:
-    match = find_element(*networks.modules, limit, *networks.specs)
+    match = find_element(*networks.modules, limit, *networks.specs, sums=sums)
     if not match.same or match.element is None:
-        return WeightEvidence(False, match.element, match.deviation, match.mismatch)
+        text = match.mismatch or match.undecided
+        return WeightEvidence(False, match.element, match.deviation, text)
+    if match.undecided:
+        return WeightEvidence(False, match.element, match.deviation, match.undecided)
     return _checked(networks.modules, match.element, networks.specs[0], limit, sums)
 
 
@@ -148,10 +151,12 @@ def find_element(
     tolerance: float,
     spec: Spec | None = None,
     other: Spec | None = None,
+    *,
+    sums: bool = False,
 ) -> Match:
     """The element that maps b to a, without reduction or probes.
 
-    ``spec`` of a and ``other`` of b save reading the networks again.
+    ``spec`` of a and ``other`` of b save reading the networks again. ``sums``: see `match_tensors`.
     """
     spec = read(a) if spec is None else spec
     other = read(b) if other is None else other
@@ -160,7 +165,7 @@ def find_element(
         return Match(False, None, float("inf"), mismatch)
     tensors_a, tensors_b = _without_constants(tensors_of(a), tensors_of(b), spec)
     tensors_b = {name: t.to(tensors_a[name].dtype) for name, t in tensors_b.items()}
-    return match_tensors(spec, tensors_a, tensors_b, tolerance)
+    return match_tensors(spec, tensors_a, tensors_b, tolerance, sums)
 
 
 def _without_constants(
