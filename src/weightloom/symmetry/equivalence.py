@@ -11,6 +11,7 @@ from weightloom.errors import ConfigError
 from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.spec import Element
 from weightloom.symmetry.verdict.answer import Equivalence
+from weightloom.symmetry.verdict.complete import decide_completely
 from weightloom.symmetry.verdict.elements import (
     WeightEvidence,
     architecture_mismatch,
@@ -48,6 +49,8 @@ def equivalent(
     rest of the computation is the same, every weight agrees within ``tolerance`` relative to its
     own size, and so do the outputs on probes. Or both run the same code on the same tensors, bit
     for bit. If units have no partner and ``reduce`` is true, clones and dead units are removed.
+    Networks with one hidden layer of piecewise linear units need no symmetry: their functions have
+    a normal form (`weightloom.symmetry.piecewise`).
 
     *Different*: outputs differ on a probe by more than rounding of the weights explains; ``probe``
     is that input. How much that is: `weightloom.symmetry.verdict.outputs`.
@@ -81,6 +84,13 @@ def equivalent(
         weights, networks = without_redundant_units(networks, limit) or (weights, networks)
     if not weights.agree and outputs.agree and probes is None and inputs is None:
         outputs = search_difference(a, b, unit, tolerance) or outputs
+    if not weights.agree and outputs.agree:
+        evidence, witness = decide_completely(a, b, tolerance)
+        if evidence is not None:
+            weights, code = evidence, None  # every operation was read
+        elif witness is not None:
+            there = run_both(a, b, unit, tolerance, probes, witness)
+            outputs = there if there.differ else outputs
     graphs = code
     if weights.agree and code is not None and networks is not None:
         graphs = graphs_differ(networks, outputs.example)

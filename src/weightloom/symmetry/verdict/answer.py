@@ -23,7 +23,8 @@ class Equivalence:
 
     answer: str
     element: Element | None
-    """maps b to a: ``apply(element, b)`` has the weights of a. Else the nearest, or None"""
+    """maps b to a: ``apply(element, b)`` has the weights of a. Else the nearest, or None; None also
+    where the same function was decided without one (`weightloom.symmetry.piecewise`)"""
     weight_deviation: float
     """largest deviation of a weight after the element was applied, relative to the weight's own
     size (see `weightloom.symmetry.verdict.weights`); infinite if units have no partner"""
