@@ -143,6 +143,20 @@ def test_two_percent_noise_in_the_last_layer(dtype, kind):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU])
+def test_small_weights_in_half_precision(dtype, activation):
+    """Below 6e-5, float16 has fewer digits than its rounding unit says."""
+    torch.manual_seed(0)
+    net = mlp(activation, 8, 64, 64, 4)
+    with torch.no_grad():
+        net[2].weight.mul_(torch.logspace(-4, 0, 64)[:, None])
+    net = net.to(dtype)
+    answers = [equivalent(net, random_equivalent(net, seeded(s))).answer for s in range(6)]
+    assert answers.count("same") >= 5
+    assert "different" not in answers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU])
 def test_disguises_in_half_precision(dtype, activation):
     """Rounding is never called a different function."""
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from weightloom.symmetry.reading.reader import read, read_graph, trace
 from weightloom.symmetry.reduction.reducer import reduced
 from weightloom.symmetry.spec import Element, Spec
 from weightloom.symmetry.verdict.running import Arguments
-from weightloom.symmetry.verdict.weights import counters, floors, largest_gap
+from weightloom.symmetry.verdict.weights import counters, floors, largest_gap, smallest_size
 
 __all__ = [
     "Networks",
@@ -135,7 +135,7 @@ def _checked(
     moved = b if spec is None else apply_to_tensors(element, spec, b)
     least, silent = floors(a, spec, element, sums)
     compared = {name: tensor for name, tensor in a.items() if name not in silent}
-    gap = largest_gap(compared, moved, least, limit)
+    gap = largest_gap(compared, moved, least, limit, smallest_size(*modules))
     return WeightEvidence(not gap.exceeds, element, gap.deviation, gap.in_words(limit))
 
 

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from weightloom.networks.layers import BATCH_NORMS
 from weightloom.symmetry.spec import Element, Kind, Spec
 
-__all__ = ["WeightGap", "counters", "floors", "largest_gap", "unit_roundoff", "weight_tolerance"]
+__all__ = [
+    "WeightGap",
+    "counters",
+    "floors",
+    "largest_gap",
+    "smallest_size",
+    "unit_roundoff",
+    "weight_tolerance",
+]
 
 Tensors = Mapping[str, Tensor]
 
@@ -64,16 +72,30 @@ class WeightGap:
         )
 
 
-def largest_gap(a: Tensors, b: Tensors, least: Tensors, tolerance: float) -> WeightGap:
+def smallest_size(*modules: nn.Module) -> float:
+    """Below it, rounding is not relative to the weight: 2.4e-4 in float16, nothing in other dtypes.
+
+    Numbers below the smallest normal one have the spacing of that one; a factor of up to 4 may have
+    been applied since.
+    """
+    dtypes = {p.dtype for module in modules for p in module.parameters()}
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+    return 4 * max((torch.finfo(dtype).tiny for dtype in floating), default=0.0)
+
+
+def largest_gap(
+    a: Tensors, b: Tensors, least: Tensors, tolerance: float, smallest: float = 0.0
+) -> WeightGap:
     """Compares tensors entry by entry; ``least`` holds sizes below which no weight is counted.
 
-    A weight's size is the larger of |a| and |b|, or ``least`` of its tensor. Beside the largest
-    deviation the root mean square of a tensor counts, twice: rounding that reaches the tolerance
-    somewhere is below half of it on average, and noise is not. Integers must be equal.
+    A weight's size is the larger of |a| and |b|, or ``least`` of its tensor, or ``smallest``.
+    Beside the largest deviation the root mean square of a tensor counts, twice: rounding that
+    reaches the tolerance somewhere is below half of it on average, and noise is not. Integers must
+    be equal.
     """
     worst = WeightGap(0.0, None, (), False)
     for name, tensor in a.items():
-        for gap in _gaps(name, tensor, b[name], least.get(name), tolerance):
+        for gap in _gaps(name, tensor, b[name], least.get(name), tolerance, smallest):
             if gap.exceeds > worst.exceeds or (
                 gap.exceeds == worst.exceeds and gap.deviation > worst.deviation
             ):
@@ -82,7 +104,7 @@ def largest_gap(a: Tensors, b: Tensors, least: Tensors, tolerance: float) -> Wei
 
 
 def _gaps(
-    name: str, a: Tensor, b: Tensor, least: Tensor | None, tolerance: float
+    name: str, a: Tensor, b: Tensor, least: Tensor | None, tolerance: float, smallest: float
 ) -> Iterator[WeightGap]:
     if not a.numel():
         return
@@ -100,7 +122,7 @@ def _gaps(
     for start in range(0, len(rows_a), step):
         here = slice(start, start + step)
         size = None if least is None else least.reshape(-1, 1)[here]
-        ratio = _ratio(rows_a[here], rows_b[here], size)
+        ratio = _ratio(rows_a[here], rows_b[here], size, smallest)
         squares += float(ratio.square().sum(dtype=torch.float64))
         top, where = ratio.reshape(-1).max(0)
         if float(top) > worst:
@@ -111,11 +133,11 @@ def _gaps(
     yield WeightGap(deviation, name, index, not deviation <= tolerance)
 
 
-def _ratio(a: Tensor, b: Tensor, least: Tensor | None) -> Tensor:
+def _ratio(a: Tensor, b: Tensor, least: Tensor | None, smallest: float) -> Tensor:
     """|a - b| relative to the size of each weight; equal infinities agree, NaN never does."""
     wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
     a, b = a.to(wide), b.to(a.device, wide)
-    size = torch.maximum(a.abs(), b.abs())
+    size = torch.maximum(a.abs(), b.abs()).clamp_min(smallest)
     if least is not None:
         size = torch.maximum(size, least.to(size))
     ratio = (a - b).abs() / size
