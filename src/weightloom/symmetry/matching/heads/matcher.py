@@ -22,7 +22,7 @@ from weightloom.symmetry.matching.heads.signatures import Candidates, candidates
 
 __all__ = ["HeadMatch", "match_heads"]
 
-_CHUNK = 1 << 21  # float64 entries of one factor that are compared at a time
+_CHUNK = 1 << 19  # float64 entries of one factor that are compared at a time
 _BUDGET = 256  # pairs of groups that are compared when projections do not tell groups apart
 
 
