@@ -142,7 +142,7 @@ def test_two_percent_noise_in_the_last_layer(dtype, kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU])
 def test_small_weights_in_half_precision(dtype, activation):
     """Below 6e-5, float16 has fewer digits than its rounding unit says."""
     torch.manual_seed(0)

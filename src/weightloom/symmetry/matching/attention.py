@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
-from weightloom.symmetry.group import move_axis
-from weightloom.symmetry.matching.heads.factors import HeadFactors
+from weightloom.symmetry.group import move, move_axis
+from weightloom.symmetry.matching.heads.factors import HeadFactors, rotary_pairs
 from weightloom.symmetry.matching.heads.matcher import match_heads
 from weightloom.symmetry.matching.units import NetworkPair
 from weightloom.symmetry.spec import Attention, Axis, Element
@@ -34,17 +35,25 @@ class AttentionDeviation:
 
 def factors_of(attention: Attention, tensors: Mapping[str, Tensor]) -> HeadFactors:
     """The weights of a layer head by head, as views of its tensors."""
-    sizes = (3, attention.heads, attention.head_dim)
-    query, key, value = tensors[attention.in_weight].unflatten(0, sizes)
-    biases = {}
-    if attention.in_bias is not None:
-        parts = tensors[attention.in_bias].unflatten(0, sizes)
-        names = ("query_bias", "key_bias", "value_bias")
-        biases = dict(zip(names, parts, strict=True))
-    if attention.out_bias is not None:
-        biases["output_bias"] = tensors[attention.out_bias]
-    output = tensors[attention.out_weight].unflatten(1, sizes[1:]).movedim(1, 0)
-    return HeadFactors(query, key, value, output, **biases)
+    d, count = attention.head_dim, attention.kv_heads
+    parts: dict[str, Any] = {}
+    for name, place, heads in (
+        ("query", attention.query, attention.heads),
+        ("key", attention.key, count),
+        ("value", attention.value, count),
+    ):
+        for end, tensor in (("", place.weight), ("_bias", place.bias)):
+            if tensor is not None:
+                rows = place.rows(tensors[tensor], heads * d)
+                parts[name + end] = rows.unflatten(0, (heads, d))
+    output = attention.output.rows(tensors[attention.output.weight], attention.heads * d)
+    parts["output"] = output.unflatten(0, (attention.heads, d)).transpose(1, 2)
+    if attention.output.bias is not None:
+        parts["output_bias"] = tensors[attention.output.bias]
+    rotary = None
+    if attention.rotary is not None:
+        rotary = rotary_pairs(d, interleaved=attention.rotary == "interleaved")
+    return HeadFactors(**parts, rotary=rotary)
 
 
 def match_attention(pair: NetworkPair, element: Element) -> tuple[Element, AttentionDeviation]:
@@ -54,7 +63,7 @@ def match_attention(pair: NetworkPair, element: Element) -> tuple[Element, Atten
     for attention in pair.spec.attentions:
         a = factors_of(attention, pair.tensors[0])
         b = factors_of(attention, _moved(pair, attention, element))
-        found = match_heads(a, b, pair.tolerance)
+        found = match_heads(a, b, pair.tolerance, movable=attention.movable)
         element.permutation[attention.head_space] = found.heads
         element.maps[attention.query_map] = found.query_map
         element.maps[attention.value_map] = found.value_map
@@ -74,14 +83,18 @@ def _moved(pair: NetworkPair, attention: Attention, element: Element) -> dict[st
     result = {}
     for name in attention.tensors:
         tensor = pair.tensors[1][name]
+        if any(_scales(axis.space, axis, element) for axis in pair.spec.axes_of_tensor(name)):
+            tensor = tensor.double()
         for axis in pair.spec.axes_of_tensor(name):
-            if _scales(axis, element):
-                tensor = tensor.double()
             tensor = move_axis(tensor, axis, pair.spec, element)
+        for gain in pair.spec.gains:
+            for axis in gain.axes:
+                if axis.tensor == name and _scales(gain.name, axis, element):
+                    tensor = move(tensor.double(), axis, None, element.factor[gain.name])
         result[name] = tensor
     return result
 
 
-def _scales(axis: Axis, element: Element) -> bool:
-    factor = element.factor.get(axis.space)
+def _scales(name: str, axis: Axis, element: Element) -> bool:
+    factor = element.factor.get(name)
     return axis.side != "fixed" and factor is not None and not bool((factor == 1).all())

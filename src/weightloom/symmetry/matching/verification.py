@@ -93,6 +93,7 @@ class _Comparer:
         self.lengths: dict[str, Tensor] = {}
         self.weights = {layer.bias: layer for layer in spec.layers if layer.bias is not None}
         self.refined: set[str] = set()
+        self.gains = spec.gains_by_axis()
 
     def in_order(self, names: list[str]) -> list[str]:
         """Weights before biases, which need the sizes of rows, and layers in order of execution.
@@ -113,6 +114,7 @@ class _Comparer:
         if own is not None and factor is not None:
             scales = self.spec.spaces[own.space].kind.scales
             refine = own.side == "out" and scales and own.space not in self.refined
+            refine = refine and (name, 0) not in self.gains
         worst, place = 0.0, 0
         lengths = torch.zeros(len(a), dtype=working(a.dtype))
         profile = _profile(a)
@@ -189,11 +191,22 @@ class _Comparer:
 
     def _factor(self, axis: Axis | None) -> Tensor | None:
         """What the entries along an axis are multiplied by, or None for 1."""
-        if axis is None or axis.side == "fixed" or axis.space not in self.element.factor:
+        if axis is None:
             return None
-        factor = self.element.factor[axis.space]
+        result = self._along(axis, axis.space, self.spec.spaces[axis.space].kind)
+        for gain, place in self.gains.get((axis.tensor, axis.dim), ()):
+            other = self._along(place, gain.name, gain.kind)
+            if other is not None:
+                result = other if result is None else result * other
+        return result
+
+    def _along(self, axis: Axis, name: str, kind: Kind) -> Tensor | None:
+        """What one set of factors does along an axis."""
+        if axis.side == "fixed" or name not in self.element.factor:
+            return None
+        factor = self.element.factor[name]
         if axis.side == "in":
-            factor = 1 / self.spec.spaces[axis.space].kind.outgoing(factor)
+            factor = 1 / kind.outgoing(factor)
         return factor.repeat_interleave(axis.repeat) if axis.repeat > 1 else factor.clone()
 
     def _positions(self, axis: Axis | None) -> Tensor | None:

@@ -172,8 +172,9 @@ class HeadFactors:
     def values_and_outputs(self, groups: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
         """Factors of some groups in float64: [n, 1, c, E + 1] and [n, H / G, c, F]."""
         left = _joined(self.value, self.value_bias, groups)
-        right = self.output[heads.flatten()].transpose(1, 2).to(torch.float64)
-        return left.unsqueeze(1), right.contiguous().unflatten(0, heads.shape)
+        # Contiguous before and after: a third of the time of one strided copy.
+        right = self.output[heads.flatten()].contiguous().transpose(1, 2).contiguous()
+        return left.unsqueeze(1), right.to(torch.float64).unflatten(0, heads.shape)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> HeadFactors:
         """The block with a function applied to all weights and biases."""
@@ -186,8 +187,8 @@ class HeadFactors:
 
 def _joined(weight: Tensor, bias: Tensor | None, index: Tensor) -> Tensor:
     """Some blocks of a weight in float64, with the bias as last column (zero if there is none)."""
-    result = torch.zeros(*(len(index), *weight.shape[1:-1]), weight.shape[-1] + 1).double()
+    shape = (len(index), *weight.shape[1:-1], weight.shape[-1] + 1)
+    result = torch.empty(shape, dtype=torch.float64)
     result[..., :-1] = weight[index]
-    if bias is not None:
-        result[..., -1] = bias[index]
+    result[..., -1] = 0.0 if bias is None else bias[index]
     return result

@@ -22,7 +22,7 @@ from weightloom.symmetry.matching.heads.signatures import Candidates, candidates
 
 __all__ = ["HeadMatch", "match_heads"]
 
-_CHUNK = 1 << 21  # float64 entries of one factor that are compared at a time
+_CHUNK = 1 << 19  # float64 entries of one factor that are compared at a time
 _BUDGET = 256  # pairs of groups that are compared when projections do not tell groups apart
 
 
@@ -54,12 +54,15 @@ class HeadMatch:
         return self.deviation <= self.tolerance
 
 
-def match_heads(a: HeadFactors, b: HeadFactors, tolerance: float | None = None) -> HeadMatch:
+def match_heads(
+    a: HeadFactors, b: HeadFactors, tolerance: float | None = None, *, movable: bool = True
+) -> HeadMatch:
     """The permutation of heads and the maps that take b to a, with every weight compared.
 
     Rows and columns of both read and write the same units in the same order. ``tolerance`` is
     relative to the scale of a single weight: 32 eps of the coarsest dtype by default, 4 eps in half
-    precision.
+    precision. With ``movable`` false every head stays where it is, because something else has a
+    number for each of them.
 
     What has no effect is not compared: the key bias as far as no rotation acts on it, and
     directions of one factor that the other does not see (all keys of a head without queries). The
@@ -80,7 +83,7 @@ def match_heads(a: HeadFactors, b: HeadFactors, tolerance: float | None = None) 
     limit = (4 if eps > 1e-4 else 32) * eps if tolerance is None else float(tolerance)
     if not 0 <= limit < 1:
         raise ConfigError(f"tolerance is {tolerance}; a number in [0, 1) is wanted")
-    return _Matcher(a, b, limit, max(eps, limit / 32)).match()
+    return _Matcher(a, b, limit, max(eps, limit / 32)).match(movable)
 
 
 def _check(a: HeadFactors, b: HeadFactors) -> None:
@@ -118,7 +121,11 @@ class _Matcher:
             torch.empty(0, 2, dtype=torch.long) if a.rotary is None else a.rotary, a.rest()
         )
 
-    def match(self) -> HeadMatch:
+    def match(self, movable: bool) -> HeadMatch:
+        if not movable:
+            groups, own = torch.arange(self.a.groups), torch.arange(self.a.heads)
+            heads = own.reshape(self.a.groups, self.a.shared)
+            return self._result(self._compared(groups, groups, heads), groups, heads, None)
         proposed = candidates(self.a, self.b, self.tolerance)
         groups, heads = proposed.groups, proposed.heads.reshape(self.a.groups, self.a.shared)
         found = self._compared(torch.arange(self.a.groups), groups, heads)

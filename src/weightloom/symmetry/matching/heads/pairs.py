@@ -28,6 +28,8 @@ from weightloom.symmetry.matching.heads.planes import Planes
 
 __all__ = ["Comparison", "FactorPair"]
 
+_SOME = 8  # columns for each row from which A is found at first: a tenth more noise than from all
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -140,10 +142,10 @@ class FactorPair:
     def _from_one(self) -> Maps:
         """A L_b = L_a or A^H R_a = R_b alone, whichever factor a group has once."""
         if self.right[0].scaled.shape[1] == 1:
-            gram, cross = self._gram(self.right, 0, 0), self._gram(self.right, 0, 1)
+            gram, cross = (self._gram(self.right, 0, net, _SOME) for net in (0, 1))
             parts = zip(self.planes.gram(gram), self.planes.gram(cross), strict=True)
             return self._assembled([_solved(g, c) for g, c in parts])
-        gram, cross = self._gram(self.left, 1, 1), self._gram(self.left, 0, 1)
+        gram, cross = (self._gram(self.left, net, 1, _SOME) for net in (1, 0))
         parts = zip(self.planes.gram(gram), self.planes.gram(cross), strict=True)
         return self._assembled([_solved(g, c.mH).mH for g, c in parts])
 
@@ -174,10 +176,18 @@ class FactorPair:
         return Maps.of(self.planes.matrix(*parts))
 
     # -- small matrices --------------------------------------------------------------------------
-    def _gram(self, factors: tuple[Factor, ...], one: int, two: int) -> Tensor:
-        """The product of two of the factors [n, d, d], real, without a bias."""
+    def _gram(
+        self, factors: tuple[Factor, ...], one: int, two: int, columns: int | None = None
+    ) -> Tensor:
+        """The product of two of the factors [n, d, d], real, without a bias.
+
+        With ``columns``, of at least so many times d columns, evenly spaced.
+        """
         used = self.used if factors is self.left else slice(None)
         x, y = factors[one], factors[two]
+        if columns is not None:
+            count, rows = x.scaled.shape[-1], x.scaled.shape[-2]
+            used = slice(None, used.stop, max(1, count // (columns * rows)))
         return _unscaled(x, y, x.scaled[..., used], y.scaled[..., used])
 
     def _grams(self) -> tuple[Grams, Grams]:
@@ -205,7 +215,7 @@ class FactorPair:
         ):
             a, b = factors
             gap = difference(a, b, forth, keep)
-            returned = torch.matmul(b.between(back, a), gap)
+            returned = torch.matmul(b.between(back, a).float(), gap)
             measures = []
             for source in ((gap, a, b, forth), (returned, b, a, back)):
                 if place == 0 and self.alone:
