@@ -78,8 +78,8 @@ def equivalent(
     code = code_difference(a, b)
     if code is None and same_bits(a, b):
         return Equivalence("same", Element(), 0.0, None, None, None, limit)
-    weights, networks = compare_weights(a, b, code, limit)
     outputs = run_both(a, b, unit, tolerance, probes, inputs)
+    weights, networks = compare_weights(a, b, code, limit, outputs.example)
     if reduce and not weights.agree and networks is not None and not outputs.differ:
         weights, networks = without_redundant_units(networks, limit) or (weights, networks)
     if not weights.agree and outputs.agree and probes is None and inputs is None:
