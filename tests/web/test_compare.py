@@ -83,6 +83,14 @@ def test_a_small_change_is_a_difference(tmp_path):
     answer = answer_for(written(tmp_path, *example("changed")), None)
     assert answer["equivalence"]["same"] is False
     assert "has no partner" in answer["equivalence"]["mismatch"]
+    assert answer["equivalence"]["answer"] == "different"
+    assert answer["equivalence"]["condition"] is None  # the examples say their activation
+    shown = answer["equivalence"]["probe"]
+    point = torch.tensor([shown["input"]], dtype=torch.float64)
+    for file, output in zip(example("changed"), shown["outputs"], strict=True):
+        again = infer(load(file)).module(point)[0].tolist()
+        assert again == pytest.approx(output, rel=1e-4, abs=1e-4)  # six digits of the input
+    assert shown["outputs"][0] != shown["outputs"][1]
     assert answer["mixed"]["method"] in ("raw", "normalized")
     assert max(answer["mixed"]["aligned"]) < 0.01 * max(answer["mixed"]["given"])
     json.dumps(answer, allow_nan=False)

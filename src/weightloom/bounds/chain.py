@@ -27,8 +27,9 @@ from weightloom.bounds.stages import (
     Stage,
     needs_shape,
 )
-from weightloom.errors import ConfigError, NonFiniteWeightsError, ShapeError, UnsupportedModuleError
+from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 from weightloom.networks.activations import Activation, measure
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.layers import (
     ADAPTIVE_AVERAGE_POOLS,
     AVERAGE_POOLS,
@@ -116,13 +117,13 @@ class Chain:
 
 def read_chain(net: nn.Module, input_shape: Sequence[int] | None = None) -> Chain:
     """The stages of ``net``; only convolutions need ``input_shape`` (without the batch)."""
+    require_finite(net)
     _require_no_hooks(net)
     stages = tuple(_read(net))
     if not any(isinstance(s, Dense | Conv) for s in stages):
         raise UnsupportedModuleError(
             f"{type(net).__name__} holds no Linear or Conv layer; bounds need at least one"
         )
-    _require_finite(stages)
     if input_shape is None:
         # Flatten and Dropout before a Linear leave vectors unchanged.
         first = next((s for s in stages if not _takes_vectors(s)), None)
@@ -222,15 +223,6 @@ def _max_pool(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, name: str) -> 
         )
     stride = module.kernel_size if module.stride is None else module.stride
     return MaxPool(name, module, each(module.kernel_size), each(stride), each(module.padding))
-
-
-def _require_finite(stages: Sequence[Stage]) -> None:
-    for stage in stages:
-        for key, value in stage.module.named_parameters():
-            if not bool(torch.isfinite(value).all()):
-                raise NonFiniteWeightsError(
-                    f"'{stage.name}.{key}' holds NaN or infinity; no bound can be computed"
-                )
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from weightloom.networks.activations import Activation, Kind, lookup, register
 from weightloom.networks.comparison import difference, structure
 from weightloom.networks.examples import ExampleCall, example_call
 from weightloom.networks.exporting import evaluate, operations_of
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.graph import Graph, Node, NodeKind, trace
 from weightloom.networks.specs import WeightSpec
 from weightloom.networks.straight import FunctionLayer, chain
@@ -35,6 +36,8 @@ __all__ = [
     "NodeKind",
     "chain",
     "FunctionLayer",
+    # weights that can be worked with
+    "require_finite",
     # the operations that a module computes on an example input, and how two modules differ in them
     "operations_of",
     "evaluate",

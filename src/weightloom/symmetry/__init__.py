@@ -21,6 +21,14 @@ from weightloom.symmetry.group import (
     random_equivalent,
 )
 from weightloom.symmetry.orbits import Copies, distinct_permutations
+from weightloom.symmetry.piecewise import (
+    LargestDistance,
+    NormalForm,
+    SameFunction,
+    largest_distance,
+    normal_form,
+    same_function,
+)
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.reduction.reducer import Reduced, reduce
 from weightloom.symmetry.reduction.removable import Normality, is_normal
@@ -41,6 +49,13 @@ __all__ = [
     "equivalent",
     "Equivalence",
     "fingerprint",
+    # Piecewise affine networks: exact answers
+    "same_function",
+    "SameFunction",
+    "normal_form",
+    "NormalForm",
+    "largest_distance",
+    "LargestDistance",
     # What differs, tensor by tensor, in any two checkpoints?
     "diff",
     "CheckpointDiff",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, MissingDependencyError, OutputError, ShapeError
+from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.canonical import normalize
 from weightloom.symmetry.equivalence import architecture_mismatch, default_tolerance
 from weightloom.symmetry.group import apply, apply_to_tensors, compose, invert, tensors_of
@@ -67,6 +68,7 @@ def align(a: nn.Module, b: nn.Module, method: str = "auto", sweeps: int = 50) ->
     """
     if method not in _METHODS:
         raise ConfigError(f"method is {method!r}; known are {', '.join(_METHODS)}")
+    require_finite(a, b)
     spec = read(a)
     mismatch = architecture_mismatch(a, b, spec, read(b))
     if mismatch is not None:

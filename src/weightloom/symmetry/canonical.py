@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.fingerprints import ranks_of
 from weightloom.symmetry.group import (
     apply,
@@ -79,6 +80,7 @@ def normalize(
     >>> torch.allclose(row.norm(dim=1), torch.ones(3))
     True
     """
+    require_finite(module)
     spec = read(module) if spec is None else spec
     element = normal_element(spec, tensors_of(module), exact).element
     return apply(element, module, spec), element
@@ -234,6 +236,7 @@ def canonicalize(module: nn.Module, scales: bool = False) -> Canonical:
     >>> bool((bias[:-1] >= bias[1:]).all())
     True
     """
+    require_finite(module)
     spec, first = read(module), Element()
     if scales:
         module, first = normalize(module, spec=spec)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.networks import operations_of, structure
+from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.group import tensors_of
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.spec import Attention, Axis, Spec
@@ -53,6 +54,7 @@ def fingerprint(module: nn.Module) -> str:
     >>> fingerprint(net) == fingerprint(twin)
     True
     """
+    require_finite(module)
     spec = read(module)
     colouring = _Colouring(module, spec)
     colouring.header = repr(_architecture(module, spec)).encode()

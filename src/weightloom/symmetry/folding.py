@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks import operations_of
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.graph import Graph, Node, NodeKind
 from weightloom.networks.layers import AFFINE, BATCH_NORMS, Affine, kind_of
 from weightloom.symmetry.gains import absorb_gains, with_tensors
@@ -40,6 +41,7 @@ def fold(module: nn.Module) -> nn.Module:
     >>> fold(net)[1]
     Identity()
     """
+    require_finite(module)
     if not _has_norms(module) and not _has_gains(module):
         return copy.deepcopy(module)
     graph = folded(trace(module))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
+from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.spec import Axis, Spec
 
@@ -65,6 +66,7 @@ def distinct_permutations(module: nn.Module) -> Copies:
     >>> distinct_permutations(net).count          # 4! 3!
     144
     """
+    require_finite(module)
     return count_copies(module, read(module))
 
 

@@ -240,6 +240,14 @@ class Spec:
         """The axes of a tensor that some space indexes."""
         return tuple(axis for axis in self.axes if axis.tensor == tensor)
 
+    def gains_by_axis(self) -> dict[tuple[str, int], list[tuple[Gain, Axis]]]:
+        """The gains that act along a dimension of a tensor, with their axis there."""
+        result: dict[tuple[str, int], list[tuple[Gain, Axis]]] = {}
+        for gain in self.gains:
+            for axis in gain.axes:
+                result.setdefault((axis.tensor, axis.dim), []).append((gain, axis))
+        return result
+
     def producers(self, space: str) -> tuple[Layer, ...]:
         """The layers that write a space, in order of execution."""
         return tuple(layer for layer in self.layers if layer.output == space)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
+from weightloom.networks.finiteness import require_finite
 from weightloom.networks.graph import Graph
 from weightloom.networks.layers import Affine
 from weightloom.symmetry.folding import folded
 from weightloom.symmetry.probes import deviation_of
-from weightloom.symmetry.reading.reader import read_graph, trace
+from weightloom.symmetry.reading.reader import trace
 from weightloom.symmetry.reduction.clones import rounding
 from weightloom.symmetry.reduction.intervals import Box
 from weightloom.symmetry.reduction.removable import (
@@ -131,11 +132,12 @@ def reduce(
     """
     if not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance}; it is relative, give 0 <= tolerance < 1")
+    require_finite(module)
     graph = trace(module)
     small, log, kept, notes = reduced(graph, box, tolerance)
     deviation: float | None = 0.0
     if log:
-        deviation = deviation_of(module, read_graph(graph), small.module, box, example)
+        deviation = deviation_of(module, small.module, box, example)
     return Reduced(small.module, tuple(log), kept, tuple(notes), deviation)
 
 
