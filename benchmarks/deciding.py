@@ -45,7 +45,7 @@ def cpu_seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def decided(spec: Spec, a: Tensors, b: Tensors, repeats: int) -> tuple[float, Match]:
-    """CPU seconds of the search, and what it found."""
+    """CPU seconds of the search, and its result."""
     return cpu_seconds(lambda: match(spec, a, b, TOLERANCE), repeats)
 
 
@@ -90,13 +90,13 @@ def attention(options: argparse.Namespace) -> list[dict[str, Any]]:
     for width in tqdm(sizes, desc="attention", leave=False):
         heads = width // min(128, width // 4)
         spec, a, b = disguised(Layer(width, heads))
-        ours, found = decided(spec, a, b, options.repeats)
-        if not found.same:
-            raise SystemExit(f"width {width}: a copy was not recognised: {found.mismatch}")
+        ours, result = decided(spec, a, b, options.repeats)
+        if not result.same:
+            raise SystemExit(f"width {width}: a copy was not recognised: {result.mismatch}")
         c = {**b, "attention.in_proj_weight": b["attention.in_proj_weight"].clone()}
         c["attention.in_proj_weight"][3, 5] += 0.05 * width**-0.5
-        changed, found = decided(spec, a, c, 1)
-        if found.same:
+        changed, result = decided(spec, a, c, 1)
+        if result.same:
             raise SystemExit(f"width {width}: a changed copy was called the same")
         row = {"width": width, "heads": heads, "same": ours, "changed": changed}
         growth = [f"{'':>7}"] * 2
@@ -123,9 +123,9 @@ def models(options: argparse.Namespace) -> list[dict[str, Any]]:
                 save_file(tensors, path)
             del a, b
             reading, (a, b) = cpu_seconds(partial(read_both, paths), options.repeats)
-        ours, found = decided(spec, a, b, options.repeats)
-        if not found.same:
-            raise SystemExit(f"{count} parameters: a copy was not recognised: {found.mismatch}")
+        ours, result = decided(spec, a, b, options.repeats)
+        if not result.same:
+            raise SystemExit(f"{count} parameters: a copy was not recognised: {result.mismatch}")
         rows.append({"parameters": count, "reading": reading, "deciding": ours})
         tqdm.write(f"{count:12,} {reading:8.2f}s {ours:8.2f}s {ours / reading:6.2f}")
     return rows

@@ -54,9 +54,9 @@ def test_models_of_transformers(name, dtype):
     for seed in range(2):
         twin = apply(random_element(spec, seeded(seed)), net, spec)
         b = rounded(twin, dtype)
-        found = match(spec, a, b, tolerance(dtype))
-        assert found.same, found.mismatch
-        assert found.undecided is None
+        result = match(spec, a, b, tolerance(dtype))
+        assert result.same, result.mismatch
+        assert result.undecided is None
         names = [k for k, t in b.items() if t.is_floating_point()]
         generator = seeded(seed)
         for times in (6, 20, 100, 1e4):
@@ -130,8 +130,8 @@ def test_a_llama_disguised_by_hand(dtype):
             gap = (net(input_ids=ids).logits - twin(input_ids=ids).logits).abs().max()
         assert float(gap) < 1e-5
         a, b = rounded(net, dtype), rounded(twin, dtype)
-        found = match(spec, a, b, tolerance(dtype))
-        assert found.same, found.mismatch
+        result = match(spec, a, b, tolerance(dtype))
+        assert result.same, result.mismatch
         for name in ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm"):
             other = with_change(b, f"model.layers.1.{name}.weight", 5, 30, dtype)
             assert not match(spec, a, other, tolerance(dtype)).same, name
@@ -215,9 +215,9 @@ class TestOwnScale:
             for name, times in (("0.weight", 5), ("2.weight", 5), ("0.bias", 8), ("2.bias", 8)):
                 flat = int(torch.randint(b[name].numel(), (), generator=generator))
                 other = with_change(b, name, flat, times, torch.float32)
-                found = match(spec, a, other, tolerance(torch.float32))
-                assert not found.same, (name, flat)
-                assert "of the weight's own scale" in found.mismatch
+                result = match(spec, a, other, tolerance(torch.float32))
+                assert not result.same, (name, flat)
+                assert "of the weight's own scale" in result.mismatch
 
     def test_columns_of_small_weights(self):
         """A factor of a thousand between inputs: small columns are not measured by large ones."""
