@@ -131,8 +131,10 @@ class _Matcher:
         compared = self._compared(torch.arange(self.a.groups), groups, heads)
         missing = None
         if not bool((compared.counted <= self.tolerance).all()):
+            before = groups, heads
             groups, heads, missing = self._retried(compared, proposed, groups, heads)
-            compared = self._compared(torch.arange(self.a.groups), groups, heads)
+            if not (torch.equal(groups, before[0]) and torch.equal(heads, before[1])):
+                compared = self._compared(torch.arange(self.a.groups), groups, heads)
         return self._result(compared, groups, heads, missing)
 
     # -- comparisons -----------------------------------------------------------------------------
@@ -185,12 +187,13 @@ class _Matcher:
         within = tried <= self.tolerance
         cost[pairs[:, 0], pairs[:, 1]] = torch.where(within, 0.0, 1e3 + tried.clamp_max(1e6))
         columns = torch.as_tensor(linear_sum_assignment(cost.numpy())[1])
-        groups, heads = groups.clone(), heads.clone()
         known = {(i, j): order for (i, j), order in zip(pairs.tolist(), orders, strict=True)}
-        for i, j in enumerate(columns.tolist()):
-            if (i, j) in known:
-                heads[own[i]] = known[i, j]
+        chosen = [known.get(pair) for pair in enumerate(columns.tolist())]
+        if any(order is None for order in chosen):  # some group has no partner at all
+            return groups, heads, None
+        groups, heads = groups.clone(), heads.clone()
         groups[own] = others[columns]
+        heads[own] = torch.stack([order for order in chosen if order is not None])
         return groups, heads, None
 
     def _heads(self, a: int, b: int, proposed: Candidates) -> Tensor:
