@@ -250,7 +250,7 @@ class UnitSets:
                 continue
             pair = self._first_mismatch(a, b)
             if pair is None:
-                return a, b
+                return self.resolved(a), self.resolved(b)
             small, large = sorted(pair, key=lambda units: self.sizes[self.root(units)])
             outer, whole = self.sizes[self.root(small)], self.sizes[self.root(large)]
             if outer == 1 or whole % outer:
