@@ -45,11 +45,11 @@ def moderate(n, generator):
 def commuting(d, rotary, generator):
     """A map that commutes with all rotations: r [[cos, -sin], [sin, cos]] in each plane."""
     result = torch.zeros(d, d, dtype=torch.float64)
-    for one, two in rotary:
+    for first, second in rotary:
         r = 2 ** float(2 * torch.rand((), generator=generator) - 1)
         angle = torch.tensor(6.28 * float(torch.rand((), generator=generator))).double()
-        result[one, one] = result[two, two] = r * torch.cos(angle)
-        result[two, one], result[one, two] = r * torch.sin(angle), -r * torch.sin(angle)
+        result[first, first] = result[second, second] = r * torch.cos(angle)
+        result[second, first], result[first, second] = r * torch.sin(angle), -r * torch.sin(angle)
     rest = [i for i in range(d) if all(i not in pair for pair in rotary)]
     if rest:
         result[torch.tensor(rest)[:, None], torch.tensor(rest)] = moderate(len(rest), generator)
@@ -125,8 +125,8 @@ def rotated(q, rotary):
     """RoPE: plane p of position t is rotated by t / 10 ** p."""
     result = q.clone()
     t = torch.arange(q.shape[1], dtype=q.dtype)
-    for p, (one, two) in enumerate(rotary):
+    for p, (first, second) in enumerate(rotary):
         cos, sin = torch.cos(t / 10.0**p), torch.sin(t / 10.0**p)
-        result[..., one] = cos * q[..., one] - sin * q[..., two]
-        result[..., two] = sin * q[..., one] + cos * q[..., two]
+        result[..., first] = cos * q[..., first] - sin * q[..., second]
+        result[..., second] = sin * q[..., first] + cos * q[..., second]
     return result

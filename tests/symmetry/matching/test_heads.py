@@ -390,9 +390,9 @@ def test_commuting_maps_commute():
     """The maps by hand that the disguises use for RoPE."""
     rotary = pairs_of(6, 4, False)
     A, turn = commuting(6, rotary, seeded(0)), torch.eye(6).double()
-    for angle, (one, two) in zip((0.3, 1.1), rotary, strict=True):
+    for angle, (first, second) in zip((0.3, 1.1), rotary, strict=True):
         c, s = torch.cos(torch.tensor(angle)), torch.sin(torch.tensor(angle))
-        turn[one, one] = turn[two, two] = c
-        turn[two, one], turn[one, two] = s, -s
+        turn[first, first] = turn[second, second] = c
+        turn[second, first], turn[first, second] = s, -s
     torch.testing.assert_close(A @ turn, turn @ A)
     assert not torch.allclose(A, torch.diag(A.diagonal()))

@@ -38,21 +38,21 @@ def test_noisy_factors_against_least_squares():
     left_a = A @ left + noise * random(generator, d, n)
     right_b = A.T @ random(generator, d, n)
     right_a = torch.linalg.inv(A).T @ right_b + noise * random(generator, d, n)
-    found = solve(grams(left_a[None], left[None], right_a[None], right_b[None]))[0]
+    solved = solve(grams(left_a[None], left[None], right_a[None], right_b[None]))[0]
 
     # The variances that solve() assumes: D(L_a) + A D(L_b) A^T, and A^T times that of R.
     def squares(factor):
         return torch.diag(factor.square().mean(1))
 
     back = torch.linalg.inv(A)
-    one = torch.linalg.cholesky(squares(left_a) + A @ squares(left) @ A.T)
-    two = torch.linalg.cholesky(squares(right_a) + back.T @ squares(right_b) @ back)
+    first = torch.linalg.cholesky(squares(left_a) + A @ squares(left) @ A.T)
+    second = torch.linalg.cholesky(squares(right_a) + back.T @ squares(right_b) @ back)
     # Unknown X in A = (1 + X) A_0 with the true A_0: X L' = L_a - L', X^T R_a = R' - R_a.
     moved, returned = A @ left, back.T @ right_b
     identity = torch.eye(d).double()
-    # Entry (p, n) of X L' whitened is sum_ij one^-1[p, i] L'[j, n] X[i, j]; of X^T R_a, with
-    # two^-1[p, j] R_a[i, n].
-    whiten_one, whiten_two = torch.linalg.inv(one), torch.linalg.inv(two)
+    # Entry (p, n) of X L' whitened is sum_ij first^-1[p, i] L'[j, n] X[i, j]; of X^T R_a, with
+    # second^-1[p, j] R_a[i, n].
+    whiten_one, whiten_two = torch.linalg.inv(first), torch.linalg.inv(second)
     rows = torch.cat((
         torch.einsum("pi,jn->pnij", whiten_one, moved).reshape(d * n, d * d),
         torch.einsum("pj,in->pnij", whiten_two, right_a).reshape(d * n, d * d),
@@ -63,8 +63,8 @@ def test_noisy_factors_against_least_squares():
     ))  # fmt: skip
     X = torch.linalg.lstsq(rows, wanted[:, None]).solution.reshape(d, d)
     best = (identity + X) @ A
-    assert float((found - A).abs().max()) < 100 * noise
-    assert float((found - best).abs().max()) < 1e-3 * float((found - A).abs().max())
+    assert float((solved - A).abs().max()) < 100 * noise
+    assert float((solved - best).abs().max()) < 1e-3 * float((solved - A).abs().max())
 
 
 @pytest.mark.parametrize(("rank_left", "rank_right"), [(3, 5), (5, 2), (2, 4), (0, 5)])

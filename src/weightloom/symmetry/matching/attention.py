@@ -63,15 +63,15 @@ def match_attention(pair: NetworkPair, element: Element) -> tuple[Element, Atten
     for attention in pair.spec.attentions:
         a = factors_of(attention, pair.tensors[0])
         b = factors_of(attention, _moved(pair, attention, element))
-        found = match_heads(a, b, pair.tolerance, movable=attention.movable)
-        element.permutation[attention.head_space] = found.heads
-        element.maps[attention.query_map] = found.query_map
-        element.maps[attention.value_map] = found.value_map
+        block = match_heads(a, b, pair.tolerance, movable=attention.movable)
+        element.permutation[attention.head_space] = block.heads
+        element.maps[attention.query_map] = block.query_map
+        element.maps[attention.value_map] = block.value_map
         # A layer that differs counts for more than one that cannot be decided.
-        own = (0 if found.same else 1 if found.undecided else 2, found.deviation)
+        own = (0 if block.same else 1 if block.undecided else 2, block.deviation)
         if own > rank:
-            layer = (attention.name, found.where, found.undecided)
-            worst, rank = AttentionDeviation(found.deviation, *layer), own
+            layer = (attention.name, block.where, block.undecided)
+            worst, rank = AttentionDeviation(block.deviation, *layer), own
     return element, worst
 
 

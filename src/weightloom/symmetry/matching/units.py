@@ -109,7 +109,7 @@ class NetworkPair:
             ready = self._rest_is_coloured(value.weight, value.dim)
             if attention.output.weight in written and ready:
                 for side in (0, 1):
-                    parts[side].append(self._through_heads(attention, side))
+                    parts[side].append(self._through_heads(attention, side, space.kind.scales))
         if not parts[0]:
             return None
         return torch.stack(parts[0]).sum(0), torch.stack(parts[1]).sum(0)
@@ -246,7 +246,9 @@ class NetworkPair:
         shift = project(weight.reshape(len(weight), -1), ones.reshape(-1, 1)).squeeze(1)
         return tensor + (self.spec.spaces[axis.space].constant * shift).to(tensor.dtype)
 
-    def _probe(self, axis: Axis, side: int, tensor: Tensor) -> Tensor:
+    def _probe(
+        self, axis: Axis, side: int, tensor: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """The random vectors [entries of a slice, probes], moved as this network's inputs are."""
         shape = list(tensor.movedim(axis.dim, 0).shape)
         generator = torch.Generator().manual_seed(zlib.crc32(f"{axis.tensor} {axis.dim}".encode()))
@@ -261,18 +263,23 @@ class NetworkPair:
             base = base.index_select(dim, other.positions(colour))
             base = self._times(base, dim, other, gauge)
             base = self._without_gain(base, dim, other, other, side)
-        return base.reshape(-1, _PROBES).to(working(tensor.dtype))
+        return base.reshape(-1, _PROBES).to(working(tensor.dtype) if dtype is None else dtype)
 
     def _normalised_key(self, axis: Axis, side: int) -> Tensor:
         """The key with the unit's own factor removed."""
         gauge = self.gauge[axis.space][side]
         return self._times(self.key(axis, side), 0, replace(axis, repeat=1), gauge)
 
-    def _through_heads(self, attention: Attention, side: int) -> Tensor:
-        """Key of W_O W_V and b_O + W_O b_V, which no permutation or map of heads changes."""
+    def _through_heads(self, attention: Attention, side: int, exact: bool) -> Tensor:
+        """Key of W_O W_V and b_O + W_O b_V, which no permutation or map of heads changes.
+
+        With ``exact`` in float64, for spaces whose factors come from nothing but this key: there
+        is no row of weights with the same length in both networks.
+        """
         tensors, value, output = self.tensors[side], attention.value, attention.output
         axis = Axis(value.weight, value.dim, "", "out")
-        probe = self._probe(axis, side, tensors[value.weight])
+        dtype = torch.float64 if exact else working(tensors[value.weight].dtype)
+        probe = self._probe(axis, side, tensors[value.weight], dtype)
         count = attention.kv_heads * attention.head_dim
         values = project(value.rows(tensors[value.weight], count), probe)
         if value.bias is not None:

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["VISIBLE", "Deviations", "Factor", "deviations", "difference"]
+__all__ = ["VISIBLE", "Deviations", "ScaledFactor", "deviations", "difference"]
 
 #: A weight that moved by this share of its own scale has visibly changed, whatever the dtype.
 VISIBLE = 1 / 16
 
 
 @dataclass(frozen=True)
-class Factor:
+class ScaledFactor:
     """A factor [n, r, d, columns] with rows of unit mean square, and what made them so.
 
     ``rows`` [n, r, d, 1]: root mean squares of the rows (1 for rows of zeros) over the first
@@ -40,7 +40,7 @@ class Factor:
     weights: int
 
     @classmethod
-    def of(cls, tensor: Tensor, weights: int) -> Factor:
+    def of(cls, tensor: Tensor, weights: int) -> ScaledFactor:
         """The factor of a tensor, which is overwritten."""
         norms = torch.linalg.vector_norm(tensor[..., :weights], dim=-1, keepdim=True)
         rows = norms / max(weights, 1) ** 0.5
@@ -50,17 +50,21 @@ class Factor:
         columns = scaled.square().mean(-2, keepdim=True).sqrt()
         return cls(scaled, rows, columns, weights)
 
-    def between(self, matrix: Tensor, other: Factor) -> Tensor:
+    def between(self, matrix: Tensor, other: ScaledFactor) -> Tensor:
         """A matrix from rows of ``other`` to rows of this one, for the scaled rows of both."""
         return matrix.unsqueeze(1) * other.rows.mT / self.rows
 
-    def part(self, used: slice) -> Factor:
+    def part(self, used: slice) -> ScaledFactor:
         """Some of the columns."""
-        return Factor(self.scaled[..., used], self.rows, self.columns[..., used], self.weights)
+        return ScaledFactor(
+            self.scaled[..., used], self.rows, self.columns[..., used], self.weights
+        )
 
-    def select(self, chosen: Tensor) -> Factor:
+    def select(self, chosen: Tensor) -> ScaledFactor:
         """The factor of some groups."""
-        return Factor(self.scaled[chosen], self.rows[chosen], self.columns[chosen], self.weights)
+        return ScaledFactor(
+            self.scaled[chosen], self.rows[chosen], self.columns[chosen], self.weights
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ class Deviations:
         return Deviations(*(function(*pair) for pair in pairs))
 
 
-def difference(wanted: Factor, given: Factor, matrix: Tensor, keep: Tensor | None = None) -> Tensor:
+def difference(
+    wanted: ScaledFactor, given: ScaledFactor, matrix: Tensor, keep: Tensor | None = None
+) -> Tensor:
     """The given factor moved by ``matrix`` [n, d, d], minus the wanted one, with a's scaled rows.
 
     It is the difference of float64 numbers, as float32: its own digits do not matter. ``keep``
@@ -97,7 +103,7 @@ def difference(wanted: Factor, given: Factor, matrix: Tensor, keep: Tensor | Non
 
 
 def deviations(
-    gap: Tensor, wanted: Factor, given: Factor, matrix: Tensor, tolerance: float
+    gap: Tensor, wanted: ScaledFactor, given: ScaledFactor, matrix: Tensor, tolerance: float
 ) -> Deviations:
     """How large a difference of scaled rows [n, r, d, columns] is; ``matrix`` made the given one.
 

@@ -128,12 +128,14 @@ class _Matcher:
             return self._result(self._compared(groups, groups, heads), groups, heads, None)
         proposed = candidates(self.a, self.b, self.tolerance)
         groups, heads = proposed.groups, proposed.heads.reshape(self.a.groups, self.a.shared)
-        found = self._compared(torch.arange(self.a.groups), groups, heads)
+        compared = self._compared(torch.arange(self.a.groups), groups, heads)
         missing = None
-        if not bool((found.counted <= self.tolerance).all()):
-            groups, heads, missing = self._retried(found, proposed, groups, heads)
-            found = self._compared(torch.arange(self.a.groups), groups, heads)
-        return self._result(found, groups, heads, missing)
+        if not bool((compared.counted <= self.tolerance).all()):
+            before = groups, heads
+            groups, heads, missing = self._retried(compared, proposed, groups, heads)
+            if not (torch.equal(groups, before[0]) and torch.equal(heads, before[1])):
+                compared = self._compared(torch.arange(self.a.groups), groups, heads)
+        return self._result(compared, groups, heads, missing)
 
     # -- comparisons -----------------------------------------------------------------------------
     def _compared(self, a: Tensor, b: Tensor, heads: Tensor) -> _Groups:
@@ -160,10 +162,10 @@ class _Matcher:
 
     # -- groups and heads that projections do not tell apart -------------------------------------
     def _retried(
-        self, found: _Groups, proposed: Candidates, groups: Tensor, heads: Tensor
+        self, compared: _Groups, proposed: Candidates, groups: Tensor, heads: Tensor
     ) -> tuple[Tensor, Tensor, str | None]:
         """Groups and heads after comparing all that are alike with those that failed."""
-        failing = ~(found.counted <= self.tolerance)
+        failing = ~(compared.counted <= self.tolerance)
         # Groups of a whose partners may be wrong: those of groups that are like the failing ones.
         (own,) = torch.where(proposed.near[failing].any(0)[groups] | failing)
         others = groups[own]
@@ -185,12 +187,13 @@ class _Matcher:
         within = tried <= self.tolerance
         cost[pairs[:, 0], pairs[:, 1]] = torch.where(within, 0.0, 1e3 + tried.clamp_max(1e6))
         columns = torch.as_tensor(linear_sum_assignment(cost.numpy())[1])
-        groups, heads = groups.clone(), heads.clone()
         known = {(i, j): order for (i, j), order in zip(pairs.tolist(), orders, strict=True)}
-        for i, j in enumerate(columns.tolist()):
-            if (i, j) in known:
-                heads[own[i]] = known[i, j]
+        chosen = [known.get(pair) for pair in enumerate(columns.tolist())]
+        if any(order is None for order in chosen):  # some group has no partner at all
+            return groups, heads, None
+        groups, heads = groups.clone(), heads.clone()
         groups[own] = others[columns]
+        heads[own] = torch.stack([order for order in chosen if order is not None])
         return groups, heads, None
 
     def _heads(self, a: int, b: int, proposed: Candidates) -> Tensor:
@@ -211,13 +214,13 @@ class _Matcher:
         cost = torch.where(cost <= self.tolerance, 0.0, 1e3 + cost.clamp_max(1e6))
         return guess[torch.as_tensor(linear_sum_assignment(cost.numpy())[1])]
 
-    def _lost(self, found: _Groups) -> bool:
+    def _lost(self, compared: _Groups) -> bool:
         """Whether ill-conditioned maps may explain all deviations beyond the tolerance.
 
         Either entry by entry (see `Deviations`), or because a deviation is no larger than the
         rounding of the smallest direction of a map.
         """
-        for part in (found.scores, found.values):
+        for part in (compared.scores, compared.values):
             (failing,) = torch.where(~(part.counted <= self.tolerance))
             maps = part.maps.full[failing]
             if not bool(torch.isfinite(maps).all()):
@@ -230,21 +233,25 @@ class _Matcher:
 
     # -- the result ------------------------------------------------------------------------------
     def _result(
-        self, found: _Groups, groups: Tensor, heads: Tensor, missing: str | None
+        self, compared: _Groups, groups: Tensor, heads: Tensor, missing: str | None
     ) -> HeadMatch:
         a, b = self.a, self.b
-        deviation, where = _largest(found, heads, a)
-        value_map = found.values.maps.full
-        biases = output_deviation(a, b, found.values.bias, self.tolerance)
+        deviation, where = _largest(compared, heads, a)
+        value_map = compared.values.maps.full
+        biases = output_deviation(a, b, compared.values.bias, self.tolerance)
         if biases.deviation > deviation:
             deviation, where = biases.deviation, biases.where
-        if missing is None and deviation > self.tolerance >= biases.deviation and self._lost(found):
+        if (
+            missing is None
+            and deviation > self.tolerance >= biases.deviation
+            and self._lost(compared)
+        ):
             missing = (
                 f"{where} deviates by {deviation:.3g} of its scale, which rounding explains only "
                 "because the map between the heads is ill-conditioned"
             )
         return HeadMatch(
-            heads.flatten(), groups, found.scores.maps.full, value_map, deviation, where,
+            heads.flatten(), groups, compared.scores.maps.full, value_map, deviation, where,
             self.tolerance, missing if deviation > self.tolerance else None,
         )  # fmt: skip
 
@@ -267,13 +274,13 @@ def _blank(like: Comparison, total: int) -> Comparison:
     return like.select(torch.zeros(total, dtype=torch.long))
 
 
-def _largest(found: _Groups, heads: Tensor, a: HeadFactors) -> tuple[float, str]:
+def _largest(compared: _Groups, heads: Tensor, a: HeadFactors) -> tuple[float, str]:
     """The largest deviation and which weight it is."""
     sides: list[tuple[str, Deviations, int]] = [
-        ("query", found.scores.left, a.query.shape[2] + 1),
-        ("key", found.scores.right, a.key.shape[2] + 1),
-        ("value", found.values.left, a.value.shape[2]),
-        ("output", found.values.right, a.output.shape[1]),
+        ("query", compared.scores.left, a.query.shape[2] + 1),
+        ("key", compared.scores.right, a.key.shape[2] + 1),
+        ("value", compared.values.left, a.value.shape[2]),
+        ("output", compared.values.right, a.output.shape[1]),
     ]
     worst, where = -1.0, ""
     for name, side, columns in sides:
@@ -290,7 +297,7 @@ def _largest(found: _Groups, heads: Tensor, a: HeadFactors) -> tuple[float, str]
             if name in ("query", "key") and column == columns - 1:
                 name, entry = f"{name} bias", f"[{row}]"
             worst, where = top, f"the {name} of {unit} {head}, entry {entry},"
-    omitted = [part.maps.omitted for part in (found.scores, found.values)]
+    omitted = [part.maps.omitted for part in (compared.scores, compared.values)]
     for values in omitted:
         if values is not None and float(values.max()) > worst:
             worst, where = float(values.max()), f"the rank of head {int(values.argmax())}"

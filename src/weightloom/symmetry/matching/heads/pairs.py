@@ -19,7 +19,7 @@ from torch import Tensor
 from weightloom.symmetry.matching.heads.determined import Determined, determined
 from weightloom.symmetry.matching.heads.deviations import (
     Deviations,
-    Factor,
+    ScaledFactor,
     deviations,
     difference,
 )
@@ -103,7 +103,7 @@ class FactorPair:
     ) -> None:
         self.planes, (self.tolerance, self.eps) = planes, limits
         self.left, self.right = (
-            tuple(Factor.of(x[side], x[side].shape[-1] - biases[side]) for x in (a, b))
+            tuple(ScaledFactor.of(x[side], x[side].shape[-1] - biases[side]) for x in (a, b))
             for side in (0, 1)
         )
         self.alone = alone
@@ -177,14 +177,14 @@ class FactorPair:
 
     # -- small matrices --------------------------------------------------------------------------
     def _gram(
-        self, factors: tuple[Factor, ...], one: int, two: int, columns: int | None = None
+        self, factors: tuple[ScaledFactor, ...], first: int, second: int, columns: int | None = None
     ) -> Tensor:
         """The product of two of the factors [n, d, d], real, without a bias.
 
         With ``columns``, of at least so many times d columns, evenly spaced.
         """
         used = self.used if factors is self.left else slice(None)
-        x, y = factors[one], factors[two]
+        x, y = factors[first], factors[second]
         if columns is not None:
             count, rows = x.scaled.shape[-1], x.scaled.shape[-2]
             used = slice(None, used.stop, max(1, count // (columns * rows)))
@@ -348,12 +348,12 @@ def _solved(gram: Tensor, target: Tensor) -> Tensor:
     return torch.where((info == 0)[:, None, None], result, torch.full_like(result, torch.nan))
 
 
-def _unscaled(x: Factor, y: Factor, rows_x: Tensor, rows_y: Tensor) -> Tensor:
+def _unscaled(x: ScaledFactor, y: ScaledFactor, rows_x: Tensor, rows_y: Tensor) -> Tensor:
     """The product of two factors given with scaled rows, summed over the blocks of a group."""
     return (x.rows * (rows_x @ rows_y.mT) * y.rows.mT).sum(1)
 
 
-def _joined(factor: Factor, group: int, used: slice) -> Tensor:
+def _joined(factor: ScaledFactor, group: int, used: slice) -> Tensor:
     """All blocks of a group side by side [d, r * columns]."""
     blocks = factor.scaled[group, ..., used] * factor.rows[group]
     return blocks.transpose(0, 1).flatten(1)
@@ -369,16 +369,16 @@ def _share(omitted: Tensor, factor: Tensor) -> Tensor:
 
 
 def _columns(
-    gap: Tensor, wanted: Factor, given: Factor, matrix: Tensor, used: slice
-) -> tuple[Tensor, Factor, Factor, Tensor]:
+    gap: Tensor, wanted: ScaledFactor, given: ScaledFactor, matrix: Tensor, used: slice
+) -> tuple[Tensor, ScaledFactor, ScaledFactor, Tensor]:
     return gap[..., used], wanted.part(used), given.part(used), matrix
 
 
-def _larger(one: Deviations, two: Deviations) -> Deviations:
+def _larger(forth: Deviations, back: Deviations) -> Deviations:
     """The larger of two deviations, block by block."""
-    first = one.counted >= two.counted
+    first = forth.counted >= back.counted
     return Deviations(
-        torch.where(first, one.counted, two.counted),
-        torch.maximum(one.explained, two.explained),
-        torch.where(first, one.places, two.places),
+        torch.where(first, forth.counted, back.counted),
+        torch.maximum(forth.explained, back.explained),
+        torch.where(first, forth.places, back.places),
     )

@@ -37,22 +37,22 @@ class Planes:
 
         (x_1 + i x_2)(y_1 - i y_2) = x_1 y_1 + x_2 y_2 + i (x_2 y_1 - x_1 y_2).
         """
-        one, two = self.pairs.t()
-        real = matrix[:, one, one] + matrix[:, two, two]
-        imaginary = matrix[:, two, one] - matrix[:, one, two]
+        first, second = self.pairs.t()
+        real = matrix[:, first, first] + matrix[:, second, second]
+        imaginary = matrix[:, second, first] - matrix[:, first, second]
         rest = matrix[:, self.rest][:, :, self.rest]
         return torch.complex(real, imaginary).reshape(-1, 1, 1), rest
 
     def rows_of(self, factor: Tensor) -> tuple[Tensor, Tensor]:
         """A real factor [d, columns] as complex rows [planes, columns] and the rest."""
-        one, two = self.pairs.t()
-        return torch.complex(factor[one], factor[two]), factor[self.rest]
+        first, second = self.pairs.t()
+        return torch.complex(factor[first], factor[second]), factor[self.rest]
 
     def real_rows(self, planes: Tensor, rest: Tensor) -> Tensor:
         """The inverse of `rows_of`."""
         result = rest.new_zeros(self.rows, rest.shape[-1])
-        one, two = self.pairs.t()
-        result[one], result[two], result[self.rest] = planes.real, planes.imag, rest
+        first, second = self.pairs.t()
+        result[first], result[second], result[self.rest] = planes.real, planes.imag, rest
         return result
 
     def matrix(self, numbers: Tensor, rest: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ class Planes:
         n = len(rest)
         result = rest.new_zeros(n, self.rows, self.rows)
         result[:, self.rest[:, None], self.rest] = rest
-        one, two = self.pairs.t()
+        first, second = self.pairs.t()
         numbers = numbers.reshape(n, len(self.pairs))
-        result[:, one, one] = result[:, two, two] = numbers.real
-        result[:, two, one], result[:, one, two] = numbers.imag, -numbers.imag
+        result[:, first, first] = result[:, second, second] = numbers.real
+        result[:, second, first], result[:, first, second] = numbers.imag, -numbers.imag
         return result
 
     def parts(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """The inverse of `matrix`."""
-        one, two = self.pairs.t()
-        numbers = torch.complex(matrix[:, one, one], matrix[:, two, one]).reshape(-1, 1, 1)
+        first, second = self.pairs.t()
+        numbers = torch.complex(matrix[:, first, first], matrix[:, second, first]).reshape(-1, 1, 1)
         return numbers, matrix[:, self.rest][:, :, self.rest]
