@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from weightloom.construct.layers import SparseLinear
 from weightloom.construct.pieces.layers import add_layer, has_own_code, is_layer, refuse_training
@@ -96,9 +97,10 @@ def _require_same(program: Program, network: nn.Module) -> None:
 
     def agrees(training: bool) -> bool:
         for outputs, tolerance in _runs(network, x, training):
-            if not isinstance(outputs, Tensor) or outputs.shape != result.shape:
+            tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+            if len(tensors) != 1 or tensors[0].shape != result.shape:
                 return False
-            if bool(((result - outputs.double().cpu()).abs() <= tolerance * size).all()):
+            if bool(((result - tensors[0].double().cpu()).abs() <= tolerance * size).all()):
                 return True
         return False
 
