@@ -14,7 +14,7 @@ _PICTURE = {"num_channels": 3, "num_labels": 5}
 
 
 def _resnet(**options):
-    sizes = {"embedding_size": 6, "hidden_sizes": [6, 8], "depths": [1, 2]}
+    sizes = {"embedding_size": 12, "hidden_sizes": [12, 16], "depths": [1, 2]}
     return hf.ResNetForImageClassification(hf.ResNetConfig(**_PICTURE, **sizes, **options))
 
 
@@ -83,8 +83,10 @@ def make_model(name: str, seed: int = 0):
                 else:
                     parameter.normal_(0, parameter[0].numel() ** -0.5)
         for key, buffer in net.named_buffers():
-            if "running" in key:
+            if "running_var" in key:
                 buffer.uniform_(0.5, 1.5)
+            elif "running_mean" in key:
+                buffer.normal_(0, 0.3)
     return net
 
 

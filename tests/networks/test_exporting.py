@@ -10,6 +10,7 @@ from tests.networks.models import MODELS, call_of, in_double, make_model
 from tests.symmetry.nets import ZOO
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks import evaluate, example_call, operations_of
+from weightloom.networks.examples import is_auxiliary
 from weightloom.networks.graph import NodeKind
 
 
@@ -20,8 +21,8 @@ def test_a_graph_computes_what_the_model_computes(name):
     tensors = [value for value in call.values() if isinstance(value, torch.Tensor)]
     with torch.no_grad(), in_double():
         outputs = evaluate(operations_of(net, call), *tensors)
-        wanted = net(**call).to_tuple()
-    for output, value in zip(outputs, wanted, strict=False):
+        wanted = [value for key, value in net(**call).items() if not is_auxiliary(key)]
+    for output, value in zip(outputs, wanted, strict=True):
         assert torch.equal(output, value)
 
 
@@ -104,3 +105,21 @@ def test_the_mode_and_the_random_state_stay():
     assert net[1].training
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(net[1].num_batches_tracked, count)
+
+
+def test_what_forward_does_to_its_module_is_not_kept():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls, self.cache = nn.Linear(2, 2), 0, {}
+
+        def forward(self, x):
+            self.calls += 1
+            self.cache["x"] = x * 1
+            return self.inner(x)
+
+    net = Remembers()
+    graph = operations_of(net)
+    assert (net.calls, net.cache) == (0, {})
+    assert graph.module is net
+    assert graph.attribute(graph.nodes[0]) is net.inner.weight

@@ -18,11 +18,16 @@ from torch import Tensor, nn
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks.layers import ANY_CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS, is_conv1d
 
-__all__ = ["ExampleCall", "evaluating", "example_call"]
+__all__ = ["ExampleCall", "evaluating", "example_call", "is_auxiliary"]
 
 _BATCH, _LENGTH = 2, 6
 _SIDES = (32, 8, 16, 28, 12, 64, 24, 20, 48, 96, 128, 224, 4, 6, 2, *range(3, 41, 2))
 _OUTPUTS_OFF = ("use_cache", "output_attentions", "output_hidden_states")
+_AUXILIARY = {
+    "past_key_values", "hidden_states", "attentions", "cross_attentions", "cache_params",
+    "decoder_hidden_states", "decoder_attentions", "encoder_hidden_states", "encoder_attentions",
+    "encoder_last_hidden_state",
+}  # fmt: skip
 _REFUSED = (RuntimeError, IndexError, ValueError, AssertionError, TypeError, NotImplementedError)
 
 
@@ -71,6 +76,14 @@ def example_call(module: nn.Module) -> ExampleCall:
         f"the network ({type(module).__name__}) accepts no input of a shape that its layers "
         "suggest; give example inputs"
     )
+
+
+def is_auxiliary(name: str) -> bool:
+    """Whether a named output of a model is a by-product: caches, hidden states, attention maps.
+
+    They are no part of the function of a model that has an output of its own, such as ``logits``.
+    """
+    return name in _AUXILIARY
 
 
 @contextmanager

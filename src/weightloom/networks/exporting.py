@@ -6,6 +6,8 @@ constants. What is recorded here is that program in a normal form (`weightloom.n
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
-from weightloom.networks.examples import ExampleCall, evaluating, example_call
+from weightloom.networks.examples import ExampleCall, evaluating, example_call, is_auxiliary
 from weightloom.networks.graph import Graph, Node, NodeKind, substitute
 from weightloom.networks.simplify import simplified
 
@@ -25,7 +27,8 @@ def operations_of(module: nn.Module, inputs: Any = None) -> Graph:
     """The graph of the operations of a module in eval mode.
 
     ``inputs`` are arguments of one call: a tensor, a tuple, or a mapping of keywords; if they are
-    left out, they are made from the module's configuration or layers (`example_call`). Parts that
+    left out, they are made from the module's configuration or layers (`example_call`). By-products
+    of a model (caches, hidden states) are not among its outputs (`is_auxiliary`). Parts that
     depend on no input and no weight are computed and become constants; shapes are those of the
     example.
 
@@ -34,8 +37,9 @@ def operations_of(module: nn.Module, inputs: Any = None) -> Graph:
     ['0.weight', '0.bias', 'input', 'linear', 'relu', 'output']
     """
     _require_weights(module)
-    call = example_call(module) if inputs is None else ExampleCall.of(inputs)
-    nodes = _Reader(module, _exported(module, call)).nodes()
+    copied = _shell(module)
+    call = example_call(copied) if inputs is None else ExampleCall.of(inputs)
+    nodes = _Reader(module, _exported(copied, call)).nodes()
     return Graph(module, simplified(tuple(nodes), module), exported=True)
 
 
@@ -69,6 +73,15 @@ def _require_weights(module: nn.Module) -> None:
             )
 
 
+def _shell(module: nn.Module) -> nn.Module:
+    """A copy around the same tensors: whatever forward does to its module stays there."""
+    tensors = [*module.parameters(), *module.buffers()]
+    try:
+        return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+    except Exception:  # what cannot be copied (open files, generators) is used as it is
+        return module
+
+
 @contextmanager
 def _plain_attention() -> Iterator[None]:
     """Without the fused layers of torch's transformer, which would be one unknown operation."""
@@ -80,11 +93,19 @@ def _plain_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings about the copy of the module, which nobody sees."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _exported(module: nn.Module, call: ExampleCall) -> Any:
     import torch.export  # here: it takes a quarter of a second, which others need not wait for
 
     try:
-        with evaluating(module), _plain_attention(), torch.no_grad():
+        with evaluating(module), _plain_attention(), torch.no_grad(), _quiet():
             program = torch.export.export(module, call.args, dict(call.kwargs), strict=False)
             if any(_writes(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
@@ -143,7 +164,13 @@ class _Reader:
                 raise UnsupportedModuleError(
                     f"the network writes into {spec.target!r} while it runs, which is not supported"
                 )
-        return tuple(outputs)
+        names = getattr(self.program.call_spec.out_spec, "context", None)
+        if not isinstance(names, list) or len(names) != len(outputs):
+            return tuple(outputs)
+        if all(is_auxiliary(str(name)) for name in names):
+            return tuple(outputs)
+        pairs = zip(names, outputs, strict=True)
+        return tuple(output for name, output in pairs if not is_auxiliary(str(name)))
 
     def _kind(self, node: torch.fx.Node) -> tuple[NodeKind, Any]:
         if node.op == "output":

@@ -8,7 +8,8 @@ operations that are really computed, whatever the Python code around them does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -146,7 +147,10 @@ def trace(
         return _single(module)
     require_no_hooks(module, name)
     try:
-        traced = _Tracer(leaf).trace(module)
+        # As in a plain call: a forward that asks `mask is None` must not see a stand-in.
+        defaults = _defaults(module)
+        traced = _Tracer(leaf).trace(module, concrete_args=defaults)
+        _without_defaults(traced, defaults)
     except Exception as error:  # the module's own code may raise anything
         where = f"layer {name!r}" if name else "the network"
         raise UnsupportedModuleError(
@@ -203,6 +207,36 @@ class _Tracer(fx.Tracer):
         if super().is_leaf_module(m, module_qualified_name):
             return True
         return self._leaf is not None and self._leaf(m)
+
+
+def _defaults(module: nn.Module) -> dict[str, Any]:
+    """Arguments of forward that have a default that is no tensor."""
+    known = inspect.signature(module.forward).parameters.values()
+    plain = (type(None), bool, int, float, str)
+    return {
+        parameter.name: parameter.default
+        for parameter in known
+        if parameter.default is not parameter.empty and isinstance(parameter.default, plain)
+    }
+
+
+def _without_defaults(traced: fx.Graph, names: Iterable[str]) -> None:
+    """Removes the inputs that stand for defaults, and torch.fx's checks of their values."""
+    for node in reversed(traced.nodes):
+        check = node.op == "call_function" and getattr(node.target, "__name__", "") in (
+            "_assert_is_none",
+            "_assert",
+        )
+        if check:
+            inner = [x for x in node.all_input_nodes if x.op == "call_function"]
+            traced.erase_node(node)
+            for source in inner:
+                if not source.users:
+                    traced.erase_node(source)
+    for node in list(traced.nodes):
+        named = node.op == "placeholder" and str(node.target).rsplit("_", 1)[0] in names
+        if named and not node.users:
+            traced.erase_node(node)
 
 
 def _converted(traced: fx.Graph) -> Iterator[Node]:

@@ -201,7 +201,7 @@ class _Pass:
             return self._reshape(node, x, node.sizes)
         if operation in _PERMUTES:
             return self._permute(node, x, _order(node, len(x.sizes)))
-        if operation == "expand":
+        if operation in ("expand", "expand_as"):
             shape = node.sizes
             if shape == x.sizes:
                 return x

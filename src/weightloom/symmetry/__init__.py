@@ -32,7 +32,17 @@ from weightloom.symmetry.piecewise import (
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.reduction.reducer import Reduced, reduce
 from weightloom.symmetry.reduction.removable import Normality, is_normal
-from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Layer, Space, Spec
+from weightloom.symmetry.spec import (
+    Attention,
+    Axis,
+    Element,
+    Gain,
+    Kind,
+    Layer,
+    Projection,
+    Space,
+    Spec,
+)
 
 __all__ = [
     # Are two networks the same?
@@ -84,6 +94,8 @@ __all__ = [
     "Kind",
     "Axis",
     "Attention",
+    "Projection",
+    "Gain",
     "Layer",
     "Element",
 ]

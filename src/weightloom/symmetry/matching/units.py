@@ -91,7 +91,9 @@ class NetworkPair:
         parts = [[self.key(axis, side) for axis in axes] for side in (0, 1)]
         written = {axis.tensor for axis in self.spec.axes_of(space.name, "out")}
         for attention in self.spec.attentions:
-            if attention.out_weight in written and self._rest_is_coloured(attention.in_weight, 0):
+            value = attention.value
+            ready = self._rest_is_coloured(value.weight, value.dim)
+            if attention.output.weight in written and ready:
                 for side in (0, 1):
                     parts[side].append(self._through_heads(attention, side))
         if not parts[0]:
@@ -224,16 +226,20 @@ class NetworkPair:
 
     def _through_heads(self, attention: Attention, side: int) -> Tensor:
         """Key of W_O W_V and b_O + W_O b_V, which no permutation or map of heads changes."""
-        tensors = self.tensors[side]
-        joined, out = tensors[attention.in_weight], tensors[attention.out_weight]
-        probe = self._probe(Axis(attention.in_weight, 0, "", "out"), side, joined)
-        values = project(joined[-len(joined) // 3 :], probe)
-        if attention.in_bias is not None:
-            values = values + tensors[attention.in_bias][-len(values) :, None]
+        tensors, value, output = self.tensors[side], attention.value, attention.output
+        axis = Axis(value.weight, value.dim, "", "out")
+        probe = self._probe(axis, side, tensors[value.weight])
+        count = attention.kv_heads * attention.head_dim
+        values = project(value.rows(tensors[value.weight], count), probe)
+        if value.bias is not None:
+            values = values + value.rows(tensors[value.bias], count)[:, None]
+        heads = values.unflatten(0, (attention.kv_heads, attention.head_dim))
+        values = heads.repeat_interleave(attention.group, 0).flatten(0, 1)
+        out = output.rows(tensors[output.weight], len(values)).t()
         keys = project(out, values.to(probe.dtype))
-        if attention.out_bias is None:
+        if output.bias is None:
             return keys
-        return keys + tensors[attention.out_bias].double()[:, None]
+        return keys + tensors[output.bias].double()[:, None]
 
     def _key_tolerance(self, space: Space) -> float:
         """How far apart keys of the same unit may be, relative to their length.
