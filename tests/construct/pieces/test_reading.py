@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.construct.pieces.networks import Step, check_values, mlp, triangle
+from tests.construct.pieces.networks import Residual, Step, check_values, mlp, resnet, triangle
 from weightloom.construct.layers import SparseLinear, dense_layer
 from weightloom.construct.pieces import affine_pieces
 from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
@@ -236,48 +236,6 @@ def test_code_of_its_own_is_read(build):
     """All of these were taken for the plain layers, and the pieces were wrong."""
     torch.manual_seed(0)
     require_pieces(build(), 3)
-
-
-class Residual(nn.Module):
-    def __init__(self, width=6, inner=nn.Linear):
-        super().__init__()
-        self.first, self.second = inner(width, width), inner(width, width)
-        self.last = nn.Linear(2 * width, 2)
-
-    def forward(self, x):
-        y = x + self.second(F.relu(self.first(x)))
-        z = y - torch.relu(self.first(y))
-        return self.last(torch.cat([z, x], 1))
-
-
-class Block(nn.Module):
-    """A block of a ResNet with its norms and a shortcut."""
-
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        y += self.shortcut(x)
-        return self.relu(y)
-
-
-def resnet():
-    blocks = [Block(2, 3, 1), nn.MaxPool2d(3, 2, 1), Block(3, 4, 2)]
-    net = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    for layer in net.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.normal_()
-            layer.running_var.uniform_(0.5, 2)
-            nn.init.normal_(layer.weight)
-            nn.init.normal_(layer.bias)
-    return net.eval()
 
 
 def test_skip_connections():

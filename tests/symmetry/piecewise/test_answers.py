@@ -96,6 +96,23 @@ def test_half_precision(dtype):
     require_different(net, noisy)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("change", [0.25, -0.5])
+def test_many_units_do_not_hide_a_bias(dtype, change):
+    """Their rounding, relative to the sum of their shares, is larger than the change."""
+    torch.manual_seed(0)
+    net = mlp(20, 500, 1, dtype=dtype)
+    with torch.no_grad():
+        net[2].weight *= 1000
+    other = REWRITINGS["permuted_and_scaled"](net, torch.Generator().manual_seed(0), dtype)
+    with torch.no_grad():
+        for changed in (net, other):
+            changed[2].bias.fill_(1.0)
+        assert same_function(net, other).answer == "same"
+        other[2].bias.mul_(1 + change)
+    require_different(net, other)
+
+
 def test_a_linear_pair_written_with_another_shift():
     """relu(t) - relu(-t) = t = relu(t + s) - relu(-t - s) - s: no unit has a partner."""
     torch.manual_seed(0)
