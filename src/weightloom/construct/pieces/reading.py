@@ -36,6 +36,7 @@ def read(network: nn.Module, shape: torch.Size) -> Program:
     and registered activations can only stand in a chain. Then the program is run beside the
     network: hooks and code that were not seen would show there.
     """
+    network = getattr(network, "_orig_mod", network)  # of torch.compile
     program = _from_layers(network, shape) if _is_chain(network) else _from_graph(network, shape)
     _require_same(program, network)
     return program
@@ -60,7 +61,7 @@ def _is_plain(module: nn.Module) -> bool:
         return False
     if kind_of(module, (nn.Sequential,)) is not None:
         return all(_is_plain(child) for child in module._modules.values() if child is not None)
-    known = is_layer(module) or _is_torch(module) or _is_one_by_one(module)
+    known = is_layer(module) or lookup(module) is not None or _is_one_by_one(module)
     return known and next(module.children(), None) is None
 
 
@@ -96,13 +97,10 @@ def _require_same(program: Program, network: nn.Module) -> None:
     result, size = values[program.output], _magnitude(program, values)
 
     def agrees(training: bool) -> bool:
-        for outputs, tolerance in _runs(network, x, training):
-            tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
-            if len(tensors) != 1 or tensors[0].shape != result.shape:
-                return False
-            if bool(((result - tensors[0].double().cpu()).abs() <= tolerance * size).all()):
-                return True
-        return False
+        return any(
+            all(_is_close(outputs, result, tolerance * size) for outputs in both)
+            for both, tolerance in _runs(network, x, training)
+        )
 
     if agrees(training=True):
         return
@@ -114,9 +112,19 @@ def _require_same(program: Program, network: nn.Module) -> None:
         )
     raise UnsupportedModuleError(
         f"{name} computes something else on a batch of {_ROWS} random inputs than its operations "
-        f"do on one: rows of a batch depend on each other, or code outside of what can be read "
-        f"(hooks, a replaced forward) changes the outputs"
+        f"do on one: rows of a batch depend on each other, calls change its state, or code outside "
+        f"of what can be read (hooks, a replaced forward) changes the outputs"
     )
+
+
+def _copied(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except RuntimeError as error:  # tensors that are computed from parameters
+        raise UnsupportedModuleError(
+            f"{type(network).__name__} cannot be copied ({error}); torch's older weight_norm is "
+            f"such a case: remove it, or use torch.nn.utils.parametrizations"
+        ) from error
 
 
 def _magnitude(program: Program, values: dict[int, Tensor]) -> float:
@@ -126,8 +134,17 @@ def _magnitude(program: Program, values: dict[int, Tensor]) -> float:
     return 1 + max(float(size.max()) for size in sizes if size.numel()) / UNIT
 
 
-def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[Any, float]]:
-    """Outputs in double precision, then in the network's own; and the rounding to expect.
+def _is_close(outputs: Any, wanted: Tensor, tolerance: float) -> bool:
+    tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+    if len(tensors) != 1 or tensors[0].shape != wanted.shape:
+        return False
+    return bool(((wanted - tensors[0].double().cpu()).abs() <= tolerance).all())
+
+
+def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[tuple[Any, Any], float]]:
+    """Outputs of two calls, to see hidden state, and the rounding to expect.
+
+    In double precision, then in the network's own.
 
     Only casts in the code make a second run necessary: they stay when a copy is turned into double
     precision. ``training``: in the modes that its modules have, else all in eval mode.
@@ -139,9 +156,10 @@ def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[Any, 
         (own, 2**5 * max(single, torch.finfo(own).eps)),
     ]
     for number, (dtype, tolerance) in enumerate(runs):
-        copied = copy.deepcopy(network).to(device="cpu", dtype=dtype)
+        copied = _copied(network).to(device="cpu", dtype=dtype)
+        copied = copied if training else copied.eval()
         try:
-            yield (copied if training else copied.eval())(x.to(dtype)), tolerance
+            yield (copied(x.to(dtype)), copied(x.to(dtype))), tolerance
         except RuntimeError:  # tensors of another dtype in its code
             if number:
                 raise
