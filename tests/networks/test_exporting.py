@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.networks.models import MODELS, call_of, in_double, make_model
+from tests.symmetry.blocks import BLOCKS
 from tests.symmetry.nets import ZOO
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks import evaluate, example_call, operations_of
@@ -32,6 +33,13 @@ def test_a_graph_computes_what_the_module_computes(name):
     x = ZOO[name].inputs(2)
     (output,) = evaluate(operations_of(net, x), x)
     assert torch.equal(output, net(x))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_graph_computes_what_a_block_computes(name):
+    net, inputs = BLOCKS[name].make(), BLOCKS[name].inputs()
+    (output,) = evaluate(operations_of(net, inputs), *inputs)
+    torch.testing.assert_close(output, net(*inputs), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.networks.models import MODELS, call_of, in_double, make_model
+from tests.symmetry.blocks import BLOCKS
 from weightloom.networks import operations_of
 from weightloom.symmetry import (
     Element,
@@ -116,13 +117,13 @@ def test_maps_of_heads_are_read_exactly(model):
         maps = Element(maps=element.maps)
         assert deviation(net, apply(maps, net, spec), call) < 1e-10
         for attention in spec.attentions:
-            one = apply(
+            half = apply(
                 Element(maps={attention.query_map: maps.maps[attention.query_map]}), net, spec
             )
-            keys = tensors_of(one)
+            keys = tensors_of(half)
             with torch.no_grad():
                 keys[attention.key.weight].copy_(tensors_of(net)[attention.key.weight])
-            assert deviation(net, one, call) > 1e-6
+            assert deviation(net, half, call) > 1e-6
 
 
 def test_rotary_embeddings_leave_only_maps_that_commute_with_them():
@@ -148,6 +149,19 @@ def test_groups_of_heads_stay_together():
             assert deviation(net, twin, call) < 1e-12
         with pytest.raises(Exception, match="must keep the 2 groups of 2 heads together"):
             apply(Element({space: torch.tensor([0, 2, 1, 3])}), net, spec)
+
+
+@pytest.mark.parametrize("key", BLOCKS)
+@torch.no_grad()
+def test_blocks_as_people_write_them(key):
+    case = BLOCKS[key]
+    net, inputs = case.make(), case.inputs()
+    spec = read_operations(operations_of(net, inputs))
+    counts = len(spec.spaces), len(spec.attentions), len(spec.gains)
+    assert counts == (case.spaces, case.attentions, case.gains)
+    for seed in range(2):
+        twin = apply(random_element(spec, torch.Generator().manual_seed(seed)), net, spec)
+        torch.testing.assert_close(twin(*inputs), net(*inputs), rtol=1e-10, atol=1e-11)
 
 
 # -- by hand -------------------------------------------------------------------------------------

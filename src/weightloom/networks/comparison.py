@@ -33,9 +33,9 @@ def difference(a: Graph, b: Graph) -> str | None:
     >>> from torch import nn
     >>> from weightloom.networks import trace
     >>> make = lambda slope: trace(nn.Sequential(nn.Linear(2, 3), nn.LeakyReLU(slope)))
-    >>> difference(make(0.01), make(0.01))
-    >>> difference(make(0.01), make(0.012))
-    "at '1': leaky_relu(linear, 0.01) in one network, leaky_relu(linear, 0.012) in the other"
+    >>> difference(make(0.1), make(0.1))
+    >>> difference(make(0.1), make(0.12))
+    "at '1': leaky_relu(linear, 0.1) in one network, leaky_relu(linear, 0.12) in the other"
     """
     a, b = (graph if graph.exported else operations_of(graph.module) for graph in (a, b))
     digits = _digits(a, b)

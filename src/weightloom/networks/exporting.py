@@ -7,6 +7,7 @@ constants. What is recorded here is that program in a normal form (`weightloom.n
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import transformer
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks.examples import ExampleCall, evaluating, example_call, is_auxiliary
@@ -39,8 +41,8 @@ def operations_of(module: nn.Module, inputs: Any = None) -> Graph:
     _require_weights(module)
     copied = _shell(module)
     call = example_call(copied) if inputs is None else ExampleCall.of(inputs)
-    nodes = _Reader(module, _exported(copied, call)).nodes()
-    return Graph(module, simplified(tuple(nodes), module), exported=True)
+    nodes = _ProgramReader(module, _exported(copied, call)).nodes()
+    return Graph(module, simplified(tuple(nodes), module), exported=True, call=call)
 
 
 def evaluate(graph: Graph, *inputs: Tensor, tensors: dict[str, Tensor] | None = None) -> Any:
@@ -84,21 +86,36 @@ def _shell(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Without the fused layers of torch's transformer, which would be one unknown operation."""
+    """Without the fused layers of torch's transformer, which would be one unknown operation.
+
+    Its layers also compare masks with the causal one, which depends on data, to choose between two
+    ways of computing the same; here the mask itself is used.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
+    detect = getattr(transformer, "_detect_is_causal_mask", None)
     torch.backends.mha.set_fastpath_enabled(False)
+    if detect is not None:
+        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+        if detect is not None:
+            transformer._detect_is_causal_mask = detect
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings about the copy of the module, which nobody sees."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without warnings about the copy of the module, and reports that an error sums up."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _exported(module: nn.Module, call: ExampleCall) -> Any:
@@ -126,7 +143,7 @@ def _writes(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
 
 
-class _Reader:
+class _ProgramReader:
     """Turns an exported program into nodes."""
 
     def __init__(self, module: nn.Module, program: Any) -> None:

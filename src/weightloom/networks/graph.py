@@ -97,6 +97,8 @@ class Graph:
     nodes: tuple[Node, ...]
     exported: bool = False
     """whether the nodes are tensor operations (`operations_of`), not calls of layers (`trace`)"""
+    call: Any = None
+    """the `ExampleCall` that a graph of operations was made with"""
 
     def layer(self, node: Node) -> nn.Module:
         """The submodule that a node of kind MODULE calls."""

@@ -263,6 +263,10 @@ class _Pass:
             rest = [d - (d > order[dim]) for d in order if d != order[dim]]
             return self._permute(node, inner, rest)
         if x.operation == "reshape":
+            same = _same_dim(x.args[0].sizes, x.sizes, dim)
+            if same is not None:
+                part = self._folded(self._select(node, x.args[0], same, index))
+                return self._reshape(node, part, shape)
             outer = _outer_of_split(x.args[0].sizes, x.sizes, dim)
             if outer is not None:
                 place, inside = outer
@@ -307,21 +311,37 @@ def _order(node: Node, dims: int) -> list[int]:
     return order
 
 
+def _same_dim(before: tuple[int, ...], after: tuple[int, ...], dim: int) -> int | None:
+    """The dimension of a value before a reshape that only adds or drops dimensions of size 1."""
+    long = [[place for place, size in enumerate(s) if size != 1] for s in (before, after)]
+    sizes = [
+        [s[place] for place in places] for s, places in zip((before, after), long, strict=True)
+    ]
+    if sizes[0] != sizes[1] or dim not in long[1]:
+        return None
+    return long[0][long[1].index(dim)]
+
+
 def _outer_of_split(
     before: tuple[int, ...], after: tuple[int, ...], dim: int
 ) -> tuple[int, int] | None:
     """If a reshape splits a dimension and ``dim`` is the outer part: where, and the inner size.
 
-    None for any other reshape.
+    None for any other reshape. Dimensions of size 1 do not count.
     """
-    place = 0
-    while place < dim:
-        if before[place : place + 1] != after[place : place + 1]:
-            return None
-        place += 1
-    inner = len(before) - dim - 1  # dimensions after the split one
-    rest = after[dim + 1 : len(after) - inner] if inner else after[dim + 1 :]
-    if dim >= len(before) or before[dim + 1 :] != after[len(after) - inner :]:
+    if after[dim] == 1:
         return None
-    size = math.prod(rest)
-    return (dim, size) if before[dim] == after[dim] * size and after[dim] > 1 else None
+    places = [place for place, size in enumerate(before) if size != 1]
+    old = [before[place] for place in places]
+    outer = [size for size in after[:dim] if size != 1]
+    inner = [size for size in after[dim + 1 :] if size != 1]
+    kept = len(old) - len(outer) - 1  # dimensions after the split one
+    if (
+        kept < 0
+        or old[: len(outer)] != outer
+        or old[len(outer) + 1 :] != inner[len(inner) - kept :]
+    ):
+        return None
+    size = math.prod(inner[: len(inner) - kept])
+    whole = old[len(outer)]
+    return (places[len(outer)], size) if whole == after[dim] * size else None

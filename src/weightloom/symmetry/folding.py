@@ -1,4 +1,8 @@
-"""Folds BatchNorm, an affine map of each unit in eval mode, into the layer next to it."""
+"""Folds what only multiplies and shifts units into neighbours: BatchNorm, gains of norms.
+
+BatchNorm is an affine map of each unit in eval mode; gains and shifts of LayerNorm and RMSNorm are
+moved by `weightloom.symmetry.gains`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from weightloom.errors import UnsupportedModuleError
+from weightloom.networks import operations_of
 from weightloom.networks.graph import Graph, Node, NodeKind
-from weightloom.networks.layers import AFFINE, BATCH_NORMS, Affine
+from weightloom.networks.layers import AFFINE, BATCH_NORMS, Affine, kind_of
+from weightloom.symmetry.gains import absorb_gains, with_tensors
 from weightloom.symmetry.reading.layers import pads_with_zeros
 from weightloom.symmetry.reading.reader import trace
 from weightloom.symmetry.reading.state import unsupported
@@ -18,6 +25,9 @@ __all__ = ["fold", "folded"]
 
 def fold(module: nn.Module) -> nn.Module:
     """A copy in which BatchNorm is folded into a neighbouring layer; `nn.Identity` replaces it.
+
+    Gains and shifts of LayerNorm and RMSNorm that only linear layers read are moved into these
+    layers; the norm keeps a gain of 1 (and a shift of 0, if all of them have a bias).
 
     With gain a = weight / sqrt(var + eps) and shift d = bias - a mean, the layer before becomes
     W -> a W, b -> a b + d. If BatchNorm follows something else, the layer after becomes W -> W a,
@@ -30,18 +40,30 @@ def fold(module: nn.Module) -> nn.Module:
     >>> fold(net)[1]
     Identity()
     """
-    if not _has_norms(module):
+    if not _has_norms(module) and not _has_gains(module):
         return copy.deepcopy(module)
-    return folded(trace(module)).module
+    graph = folded(trace(module))
+    return copy.deepcopy(module) if graph.module is module else graph.module
 
 
 def folded(graph: Graph) -> Graph:
     """`fold` for a traced network: the graph of the copy.
 
-    A network without BatchNorm is not copied: its graph is returned.
+    A network in which nothing is folded is not copied: its graph is returned.
     """
-    if not _has_norms(graph.module):
+    if _has_norms(graph.module):
+        graph = _operations_folded(graph) if graph.exported else _layers_folded(graph)
+    if not graph.exported and not _has_gains(graph.module):
         return graph
+    try:
+        operations = graph if graph.exported else operations_of(graph.module)
+        changed = absorb_gains(operations)
+    except UnsupportedModuleError:  # how to call it is not known: gains stay where they are
+        return graph
+    return with_tensors(graph, changed) if changed else graph
+
+
+def _layers_folded(graph: Graph) -> Graph:
     root = copy.deepcopy(graph.module)
     result = graph.of_copy(root)
     for node in graph.calls():
@@ -51,6 +73,42 @@ def folded(graph: Graph) -> Graph:
             if _uses(result, norm) == 1 and _fold_into_neighbour(result, node, norm):
                 root.set_submodule(node.target, nn.Identity())
     return result
+
+
+def _operations_folded(graph: Graph) -> Graph:
+    """Each BatchNorm that is the only reader of a layer goes into that layer."""
+    root = copy.deepcopy(graph.module)
+    changed = False
+    for node in graph.nodes:
+        pair = _layer_and_norm(graph, node, root) if node.operation == "batch_norm" else None
+        if pair is not None:
+            layer, norm, name = pair
+            _fold_before(layer, *_gain_and_shift(norm))
+            root.set_submodule(name, nn.Identity())
+            changed = True
+    return operations_of(root, graph.call) if changed else graph
+
+
+def _layer_and_norm(
+    graph: Graph, node: Node, root: nn.Module
+) -> tuple[Affine, nn.Module, str] | None:
+    """The layer before a BatchNorm, the BatchNorm and its name, if nothing else uses either."""
+    before, *tensors = node.args[:5]
+    weights = [x for x in (*before.args[1:3], *tensors) if isinstance(x, Node)]
+    own = all(x.kind is NodeKind.ATTRIBUTE and len(graph.users(x)) == 1 for x in weights)
+    if not own or len(weights) < 3 or len(graph.users(before)) != 1:
+        return None
+    homes = {str(x.target).rpartition(".")[0] for x in weights if x not in before.args}
+    (name, *others) = homes
+    layer = root.get_submodule(str(before.args[1].target).rpartition(".")[0])
+    norm = root.get_submodule(name)
+    fits = kind_of(layer, AFFINE) is not None and kind_of(norm, BATCH_NORMS) is not None
+    return (layer, norm, name) if fits and not others and name else None  # type: ignore[return-value]
+
+
+def _has_gains(module: nn.Module) -> bool:
+    """Whether some layer is called a norm; not all of them are those of torch."""
+    return any("norm" in type(layer).__name__.lower() for layer in module.modules())
 
 
 def _has_norms(module: nn.Module) -> bool:

@@ -72,9 +72,9 @@ def _traced(module: nn.Module, inputs: Any) -> tuple[Graph, Spec]:
         by_layers = error
     try:
         graph = operations_of(module, inputs)
+        return graph, read_graph(graph)
     except UnsupportedModuleError as error:
-        raise UnsupportedModuleError(f"{by_layers}; by its operations: {error}") from error
-    return graph, read_graph(graph)
+        raise UnsupportedModuleError(f"{by_layers}; and {error}") from error
 
 
 def _require_statistics(module: nn.Module) -> None:

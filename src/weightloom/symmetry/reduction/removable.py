@@ -52,6 +52,11 @@ class ReducibleNetwork:
     """A network with its spec and intervals; layers may be changed in place, the graph stays."""
 
     def __init__(self, graph: Graph, box: Box | None = None) -> None:
+        if graph.exported:
+            raise UnsupportedModuleError(
+                f"the network ({type(graph.module).__name__}) is read from its operations, and "
+                "units are removed from networks of known layers only"
+            )
         self.graph, self.box = graph, box
         self.spec = read_graph(graph)
         self.blocked = _blocked(graph, self.spec)
