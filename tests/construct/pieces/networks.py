@@ -101,3 +101,15 @@ def resnet():
             nn.init.normal_(layer.weight)
             nn.init.normal_(layer.bias)
     return net.eval()
+
+
+def zigzag(teeth, levels):
+    """[0, 1] onto itself ``teeth`` times, ``levels`` times over; bends at multiples of 1/teeth."""
+    bends = torch.arange(teeth, dtype=torch.float64) / teeth
+    row = torch.tensor(
+        [[(2.0 - (i == 0)) * teeth * (-1) ** i for i in range(teeth)]], dtype=torch.float64
+    )
+    layers = [dense_layer(torch.ones(teeth, 1, dtype=torch.float64), -bends), nn.ReLU()]
+    for _ in range(levels - 1):
+        layers += [dense_layer(row.expand(teeth, -1), -bends), nn.ReLU()]
+    return nn.Sequential(*layers, dense_layer(row, None))

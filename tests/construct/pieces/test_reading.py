@@ -11,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.construct.pieces.networks import Residual, Step, check_values, mlp, resnet, triangle
+from tests.construct.pieces.networks import (
+    Residual,
+    Step,
+    check_values,
+    mlp,
+    resnet,
+    triangle,
+)
 from weightloom.construct.layers import SparseLinear, dense_layer
 from weightloom.construct.pieces import affine_pieces
+from weightloom.construct.pieces.reading import read, require_same
 from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 
 INF = math.inf
@@ -293,6 +301,22 @@ class Repeated(nn.Module):
 def test_other_architectures(build, shape):
     torch.manual_seed(0)
     require_pieces(build(), *shape)
+
+
+def test_rounding_that_grows_is_no_other_function():
+    """Thirty layers of hats: one rounding becomes 2^30 of them."""
+    net, scaled = triangle(30).double(), triangle(30).double()
+    with torch.no_grad():
+        for layer, factor in ((scaled[0], 0.1), (scaled[2], 10.0)):
+            layer.weight *= factor
+            layer.bias *= 0.1 if factor < 1 else 1.0
+    program, x = read(scaled, torch.Size([1])), torch.rand(99, 1, dtype=torch.float64)
+    with torch.no_grad():
+        assert float((program(x) - net(x)).abs().max()) > 1e-10
+        require_same(program, net)
+        net[-1].weight *= 1.1
+        with pytest.raises(UnsupportedModuleError, match="computes something else"):
+            require_same(program, net)
 
 
 def test_compiled_networks_are_read_as_they_were():

@@ -263,6 +263,34 @@ def test_without_biases_and_without_hidden_units():
     assert same_function(lines, product).answer == "same"
 
 
+def test_the_shape_of_an_input_follows_from_the_layers():
+    """Layers may be defined in another order than they are used in."""
+
+    class Reversed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 1).double(), nn.Linear(3, 4).double()
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x))) + x.sum(1, keepdim=True)
+
+    torch.manual_seed(0)
+    net = Reversed()
+    assert same_function(net, copy.deepcopy(net)).answer == "same"
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        other.first.weight *= 2
+        other.first.bias *= 2
+        other.last.weight /= 2
+    result = same_function(net, other)
+    assert result.answer == "same"
+    with torch.no_grad():
+        other.last.bias += 1e-6
+    result = same_function(net, other)
+    assert result.answer == "different"
+    assert result.gap == pytest.approx(1e-6, rel=1e-6)
+
+
 def test_what_cannot_be_compared():
     with pytest.raises(UnsupportedModuleError, match=r"more than one layer of bends: '3' bends"):
         same_function(mlp(2, 3, 3, 1), mlp(2, 3, 3, 1))

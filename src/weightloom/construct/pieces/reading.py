@@ -21,10 +21,10 @@ from weightloom.networks.exporting import operations_of
 from weightloom.networks.layers import kind_of
 from weightloom.networks.straight import chain
 
-__all__ = ["read"]
+__all__ = ["read", "require_same"]
 
-# Random inputs on which a program is compared with the network that it was read from.
-_ROWS = 5
+# Random inputs, small and large, on which a program is run beside the network that it is read from.
+_ROWS = 12
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def read(network: nn.Module, shape: torch.Size) -> Program:
     """
     network = getattr(network, "_orig_mod", network)  # of torch.compile
     program = _from_layers(network, shape) if _is_chain(network) else _from_graph(network, shape)
-    _require_same(program, network)
+    require_same(program, network)
     return program
 
 
@@ -89,10 +89,12 @@ def _from_graph(network: nn.Module, shape: torch.Size) -> Program:
     return builder.program(value)
 
 
-def _require_same(program: Program, network: nn.Module) -> None:
+def require_same(program: Program, network: nn.Module) -> None:
     """An error if the network computes something else than its program."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, *program.shape, generator=generator, dtype=torch.float64)
+    scales = torch.logspace(-1, 1, _ROWS, dtype=torch.float64)
+    x *= scales.reshape(-1, *[1] * len(program.shape))
     values = program.values(x)
     result, size = values[program.output], _magnitude(program, values)
 
@@ -146,8 +148,9 @@ def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[tuple
 
     In double precision, then in the network's own.
 
-    Only casts in the code make a second run necessary: they stay when a copy is turned into double
-    precision. ``training``: in the modes that its modules have, else all in eval mode.
+    The second run is for casts in the code, which stay when a copy is turned into double precision,
+    and for deep networks in which rounding grows. ``training``: in the modes that its modules have,
+    else all in eval mode.
     """
     own = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
     single = torch.finfo(torch.float32).eps
