@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.construct.pieces.networks import Step, mlp
+from tests.construct.pieces.networks import Step, mlp, zigzag
 from weightloom.construct.layers import dense_layer
 from weightloom.construct.pieces import affine_pieces
 from weightloom.construct.pieces.propagate import Block, propagate
@@ -71,16 +71,6 @@ def test_what_cancels_is_no_piece():
         dense_layer(torch.tensor([[1.0, -10.0]]).double(), None),
     )
     assert affine_pieces(twice, -7, 5).count == 1
-
-
-def zigzag(teeth, levels):
-    """[0, 1] onto itself ``teeth`` times, ``levels`` times over; bends at multiples of 1/teeth."""
-    bends = torch.arange(teeth, dtype=F64) / teeth
-    row = torch.tensor([[(2.0 - (i == 0)) * teeth * (-1) ** i for i in range(teeth)]], dtype=F64)
-    layers = [dense_layer(torch.ones(teeth, 1, dtype=F64), -bends), nn.ReLU()]
-    for _ in range(levels - 1):
-        layers += [dense_layer(row.expand(teeth, -1), -bends), nn.ReLU()]
-    return nn.Sequential(*layers, dense_layer(row, None))
 
 
 def knots(net, low, high):

@@ -11,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.construct.pieces.networks import Step, check_values, mlp, triangle
+from tests.construct.pieces.networks import (
+    Residual,
+    Step,
+    check_values,
+    mlp,
+    resnet,
+    triangle,
+)
 from weightloom.construct.layers import SparseLinear, dense_layer
 from weightloom.construct.pieces import affine_pieces
+from weightloom.construct.pieces.reading import read, require_same
 from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 
 INF = math.inf
@@ -101,7 +109,7 @@ def test_a_module_that_stands_in_two_places_counts_twice():
     [
         (nn.Sequential(nn.Linear(1, 2), nn.Tanh()), r"layer 1 \(Tanh\) is not known to be affine"),
         (nn.Sequential(nn.Sequential(nn.Linear(1, 2), nn.GELU())), r"layer 0.1 \(GELU\)"),
-        (nn.Softmax(0), "^Softmax is not known"),
+        (nn.Softmax(0), "^softmax in the network: it is not known"),
         (nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)), r"BatchNorm1d\) uses the statistics"),
         (nn.Sequential(nn.Linear(1, 2), nn.Dropout()), r"Dropout\) is in training mode"),
     ],
@@ -219,7 +227,14 @@ def replaced():
     return net
 
 
+def normed():
+    net = mlp(3, 8, 1)
+    nn.utils.parametrizations.weight_norm(net[0])
+    return net
+
+
 CODE = {
+    "a parametrisation": normed,
     "a Sequential with a forward of its own": lambda: Own(*mlp(3, 8, 1)),
     "one inside another": lambda: nn.Sequential(Own(*mlp(3, 8, 1)), nn.ReLU()),
     "a subclass of ReLU": lambda: mlp(3, 8, 1, activation=Halved),
@@ -238,52 +253,77 @@ def test_code_of_its_own_is_read(build):
     require_pieces(build(), 3)
 
 
-class Residual(nn.Module):
-    def __init__(self, width=6, inner=nn.Linear):
-        super().__init__()
-        self.first, self.second = inner(width, width), inner(width, width)
-        self.last = nn.Linear(2 * width, 2)
-
-    def forward(self, x):
-        y = x + self.second(F.relu(self.first(x)))
-        z = y - torch.relu(self.first(y))
-        return self.last(torch.cat([z, x], 1))
-
-
-class Block(nn.Module):
-    """A block of a ResNet with its norms and a shortcut."""
-
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        y += self.shortcut(x)
-        return self.relu(y)
-
-
-def resnet():
-    blocks = [Block(2, 3, 1), nn.MaxPool2d(3, 2, 1), Block(3, 4, 2)]
-    net = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    for layer in net.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.normal_()
-            layer.running_var.uniform_(0.5, 2)
-            nn.init.normal_(layer.weight)
-            nn.init.normal_(layer.bias)
-    return net.eval()
-
-
 def test_skip_connections():
     torch.manual_seed(0)
     require_pieces(Residual(), 6)
     require_pieces(resnet(), 2, 8, 8)
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.deep = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+        self.up = nn.ConvTranspose2d(4, 3, 2, 2)
+        self.last = nn.Conv2d(6, 1, 3, padding=1, padding_mode="reflect")
+
+    def forward(self, x):
+        y = F.relu(self.down(x))
+        z = F.relu(self.deep(F.max_pool2d(y, 2)))
+        return self.last(torch.cat([self.up(z), y], 1))
+
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.across = nn.Linear(3, 5), nn.Linear(5, 3), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = x + self.outer(self.inner(x).relu())
+        return x + self.across(x.transpose(1, 2)).relu().transpose(1, 2)
+
+
+class Repeated(nn.Module):
+    """One layer several times, a gain, a mask, and a matrix made of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gain = nn.Linear(4, 4), nn.Parameter(torch.randn(4))
+        self.register_buffer("mask", torch.tensor([1.0, 0.0, 1.0, 0.0]))
+
+    def forward(self, x):
+        square = self.layer.weight.t() @ self.layer.weight
+        for _ in range(3):
+            x = F.relu(self.layer(x)) * self.gain * self.mask + F.relu(F.linear(x, square))
+        return x - x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("build", "shape"), [(UNet, (1, 8, 8)), (Mixer, (4, 3)), (Repeated, (4,))])
+def test_other_architectures(build, shape):
+    torch.manual_seed(0)
+    require_pieces(build(), *shape)
+
+
+def test_rounding_that_grows_is_no_other_function():
+    """Thirty layers of hats: one rounding becomes 2^30 of them."""
+    net, scaled = triangle(30).double(), triangle(30).double()
+    with torch.no_grad():
+        for layer, factor in ((scaled[0], 0.1), (scaled[2], 10.0)):
+            layer.weight *= factor
+            layer.bias *= 0.1 if factor < 1 else 1.0
+    program, x = read(scaled, torch.Size([1])), torch.rand(99, 1, dtype=torch.float64)
+    with torch.no_grad():
+        assert float((program(x) - net(x)).abs().max()) > 1e-10
+        require_same(program, net)
+        net[-1].weight *= 1.1
+        with pytest.raises(UnsupportedModuleError, match="computes something else"):
+            require_same(program, net)
+
+
+def test_compiled_networks_are_read_as_they_were():
+    torch.manual_seed(0)
+    net = mlp(1, 4, 1)
+    compiled = affine_pieces(torch.compile(net), -3, 3)  # nothing is compiled here
+    assert torch.equal(compiled.breakpoints, affine_pieces(net, -3, 3).breakpoints)
 
 
 def test_a_skip_connection_along_the_whole_line():
@@ -393,6 +433,10 @@ STRAIGHT = {
     "conv1d": lambda z: F.conv1d(z[:, None], line(z, 1, 1, 3), line(z, 2)[:1], 2, 1),
     "conv_transpose1d": lambda z: F.conv_transpose1d(z[:, None], line(z, 1, 2, 3), line(z, 2)),
     "pad": lambda z: F.pad(z, (1, 2)),
+    "pad with a number": lambda z: F.pad(z, (1, 2), value=-3.0),
+    "pad by reflection": lambda z: F.pad(z[:, None], (1, 2), mode="reflect"),
+    "pad in circles": lambda z: F.pad(z[:, None], (1, 2), mode="circular"),
+    "bilinear": lambda z: F.interpolate(z.reshape(-1, 2, 2, 2), scale_factor=2, mode="bilinear"),
     "avg_pool1d": lambda z: F.avg_pool1d(z[:, None], 2),
     "permute": lambda z: z.reshape(-1, 2, 2, 2).permute(0, 3, 1, 2),
     "index": lambda z: z[:, [3, 1, -1]],
@@ -454,7 +498,6 @@ def test_slopes_of_one_per_channel():
         (lambda z: z.softmax(1), "softmax in the network"),
         (lambda z: (z > 0).to(z.dtype), "gt in the network"),
         (lambda z: z.long().double(), r"it turns numbers into torch\.int64"),
-        (lambda z: F.pad(z[:, None], (1, 1), value=1.0), "only zeros are known as padding"),
         (lambda z: F.layer_norm(z, (8,)), "layer_norm in the network"),
     ],
 )  # fmt: skip
@@ -479,6 +522,29 @@ def test_rows_that_depend_on_each_other_are_refused():
 
     with pytest.raises(UnsupportedModuleError, match="rows of a batch depend on each other"):
         affine_pieces(Centred(), torch.zeros(3), torch.ones(3))
+
+
+def test_networks_that_count_their_calls_are_refused():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return F.relu(x) * self.calls
+
+    with pytest.raises(UnsupportedModuleError, match="calls change its state"):
+        affine_pieces(Counting(), -1, 1)
+
+
+def test_old_weight_norm_and_indices_are_refused():
+    net = nn.utils.weight_norm(nn.Linear(1, 2))
+    with pytest.raises(UnsupportedModuleError, match=r"use torch\.nn\.utils\.parametrizations"):
+        affine_pieces(net, 0, 1)
+    pool = nn.MaxPool1d(2, return_indices=True)
+    with pytest.raises(UnsupportedModuleError, match="returns indices"):
+        affine_pieces(pool, torch.zeros(1, 4), torch.ones(1, 4))
 
 
 def test_hidden_state_is_refused():

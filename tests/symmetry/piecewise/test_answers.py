@@ -96,6 +96,23 @@ def test_half_precision(dtype):
     require_different(net, noisy)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("change", [0.25, -0.5])
+def test_many_units_do_not_hide_a_bias(dtype, change):
+    """Their rounding, relative to the sum of their shares, is larger than the change."""
+    torch.manual_seed(0)
+    net = mlp(20, 500, 1, dtype=dtype)
+    with torch.no_grad():
+        net[2].weight *= 1000
+    other = REWRITINGS["permuted_and_scaled"](net, torch.Generator().manual_seed(0), dtype)
+    with torch.no_grad():
+        for changed in (net, other):
+            changed[2].bias.fill_(1.0)
+        assert same_function(net, other).answer == "same"
+        other[2].bias.mul_(1 + change)
+    require_different(net, other)
+
+
 def test_a_linear_pair_written_with_another_shift():
     """relu(t) - relu(-t) = t = relu(t + s) - relu(-t - s) - s: no unit has a partner."""
     torch.manual_seed(0)
@@ -244,6 +261,34 @@ def test_without_biases_and_without_hidden_units():
     lines = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).double()
     product = _linear(lines[1].weight @ lines[0].weight, lines[1](lines[0].bias).detach())
     assert same_function(lines, product).answer == "same"
+
+
+def test_the_shape_of_an_input_follows_from_the_layers():
+    """Layers may be defined in another order than they are used in."""
+
+    class Reversed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 1).double(), nn.Linear(3, 4).double()
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x))) + x.sum(1, keepdim=True)
+
+    torch.manual_seed(0)
+    net = Reversed()
+    assert same_function(net, copy.deepcopy(net)).answer == "same"
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        other.first.weight *= 2
+        other.first.bias *= 2
+        other.last.weight /= 2
+    result = same_function(net, other)
+    assert result.answer == "same"
+    with torch.no_grad():
+        other.last.bias += 1e-6
+    result = same_function(net, other)
+    assert result.answer == "different"
+    assert result.gap == pytest.approx(1e-6, rel=1e-6)
 
 
 def test_what_cannot_be_compared():

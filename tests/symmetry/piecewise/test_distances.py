@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import nn
 
+from tests.construct.pieces.networks import Residual, resnet
 from tests.construct.pieces.oracle import whole_network
 from tests.symmetry.piecewise.rewriting import REWRITINGS, mlp
 from weightloom.construct.pieces import affine_pieces
@@ -184,6 +185,31 @@ def test_fixed_inputs_and_images():
     at = largest_distance(a, b, low, low)
     assert at.regions == 1
     assert torch.equal(at.point, low)
+
+
+def test_skip_connections_and_maxima():
+    """Networks with branches: some inputs vary, the others are fixed."""
+    torch.manual_seed(0)
+    pairs = [((6,), Residual().double(), Residual().double(), 3)]
+    pairs.append(((2, 8, 8), resnet().double(), resnet().double(), 2))
+    for shape, a, b, free in pairs:
+        low = torch.randn(shape, dtype=torch.float64)
+        high = low.clone()
+        high.view(-1)[:free] += 3
+        result = largest_distance(a, b, low, high)
+        assert result.regions > 2
+        require_attained(a, b, result)
+        x = torch.lerp(low, high, torch.rand(1000, *shape, dtype=torch.float64))
+        with torch.no_grad():
+            sampled = float((a(x) - b(x)).abs().max())
+        assert 0.9 * result.distance < sampled <= result.distance * (1 + 1e-12)
+
+
+def test_affine_networks_have_one_region():
+    a, b = nn.Linear(2, 1).double(), nn.Linear(2, 1).double()
+    result = largest_distance(a, b, 0, 1)
+    assert result.regions == 1
+    require_attained(a, b, result)
 
 
 def test_limits_are_named_before_the_work():

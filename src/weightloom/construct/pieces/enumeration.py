@@ -159,11 +159,11 @@ def affine_pieces(
 
     Nothing is sampled. Breakpoints are propagated layer by layer (see
     `weightloom.construct.pieces.propagate`) in float64, whatever the network's own dtype, so these
-    are the pieces of the function that the weights describe. The network must be one chain of
-    layers (an `nn.Sequential`, nested or not, or a module that can be traced) of Linear,
-    SparseLinear, Conv, AvgPool, BatchNorm and Dropout in eval mode, Flatten, ReLU, LeakyReLU,
-    ReLU6, Hardtanh, Threshold, and any elementwise module that is affine between the numbers in its
-    attribute ``kinks`` (jumps included).
+    are the pieces of the function that the weights describe. Linear and convolutional layers, sums,
+    `torch.cat`, average and max pooling, BatchNorm and Dropout in eval mode, rearrangements, and
+    activations that are affine between kinks (ReLU, leaky, PReLU, clamp, abs, ...) are read, in any
+    forward; so is, in a chain of layers, any elementwise module that is affine between the numbers
+    in its attribute ``kinks`` (jumps included). Other operations raise `UnsupportedModuleError`.
 
     Pieces are maximal: breakpoints of units that cancel in later layers are dropped. Values count
     as equal if they differ by no more than the rounding of one layer. Memory is bounded by

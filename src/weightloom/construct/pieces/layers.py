@@ -57,6 +57,11 @@ def add_layer(builder: Builder, name: str, layer: nn.Module, value: int) -> int:
     if activation is not None:
         return builder.bend(name, value, activation)
     if kind_of(layer, _MAXIMA) is not None and not has_own_code(layer):
+        if layer.return_indices:
+            raise UnsupportedModuleError(
+                f"layer {name} ({type(layer).__name__}) returns indices, too; which entries are "
+                f"largest is not continuous"
+            )
         _pass(layer, inputs)
         return builder.maxima(name, value, pooled(layer, inputs.shape[1:]))
     double = _double_copy(name, layer)

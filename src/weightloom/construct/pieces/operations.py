@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weightloom.construct.pieces.bending import pieces_of, windows_of
@@ -26,6 +27,7 @@ _REARRANGING = {
     "reshape", "permute", "slice", "select", "expand", "flip", "roll", "index_select", "index",
     "repeat", "tile", "diagonal", "tril", "triu", "pixel_shuffle", "pixel_unshuffle",
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "channel_shuffle", "narrow",
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
     "unfold", "im2col", "squeeze", "unsqueeze", "view", "transpose", "t",
 }  # fmt: skip
 _SUMMING = {
@@ -228,12 +230,22 @@ class _Operations:
         return self._affine(node, node.target, max(sizes, default=1), lambda place: False, False)
 
     def _padded(self, node: Node) -> int:
-        mode = node.args[2] if node.operation == "pad" and len(node.args) > 2 else "constant"
-        where = 3 if node.operation == "pad" else 2
-        fill = node.args[where] if len(node.args) > where else node.kwargs.get("value")
-        if mode != "constant" or fill not in (None, 0, 0.0):
-            raise self._refused(node, "only zeros are known as padding")
-        return self._affine(node, node.target, 1, lambda place: False, False)
+        pads, *rest = node.args[1:]
+        names = ("value",) if node.operation == "constant_pad_nd" else ("mode", "value")
+        given = dict(zip(names, rest, strict=False)) | dict(node.kwargs)
+        mode, fill = given.get("mode", "constant"), given.get("value") or 0
+
+        def padded(x: Tensor, value: float) -> Tensor:
+            if mode == "constant":
+                return F.pad(x, pads, value=value)
+            return torch.vmap(lambda row: F.pad(row, pads, mode=mode))(x)
+
+        value = self._first(node)
+        size = padded(self.builder.example(value), abs(float(fill))) if fill else None
+        return self.builder.affine(
+            _where(node), (value,), lambda x: padded(x, float(fill)), terms=1,
+            linear=lambda x: padded(x, 0.0), size=size,
+        )  # fmt: skip
 
     def _normalised(self, node: Node) -> int:
         x, weight, bias, mean, variance, training, _, eps, *_ = node.args

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from weightloom.construct.layers import SparseLinear
 from weightloom.construct.pieces.layers import add_layer, has_own_code, is_layer, refuse_training
@@ -20,10 +21,10 @@ from weightloom.networks.exporting import operations_of
 from weightloom.networks.layers import kind_of
 from weightloom.networks.straight import chain
 
-__all__ = ["read"]
+__all__ = ["read", "require_same"]
 
-# Random inputs on which a program is compared with the network that it was read from.
-_ROWS = 5
+# Random inputs, small and large, on which a program is run beside the network that it is read from.
+_ROWS = 12
 
 
 @torch.no_grad()
@@ -35,8 +36,9 @@ def read(network: nn.Module, shape: torch.Size) -> Program:
     and registered activations can only stand in a chain. Then the program is run beside the
     network: hooks and code that were not seen would show there.
     """
+    network = getattr(network, "_orig_mod", network)  # of torch.compile
     program = _from_layers(network, shape) if _is_chain(network) else _from_graph(network, shape)
-    _require_same(program, network)
+    require_same(program, network)
     return program
 
 
@@ -59,7 +61,7 @@ def _is_plain(module: nn.Module) -> bool:
         return False
     if kind_of(module, (nn.Sequential,)) is not None:
         return all(_is_plain(child) for child in module._modules.values() if child is not None)
-    known = is_layer(module) or _is_torch(module) or _is_one_by_one(module)
+    known = is_layer(module) or lookup(module) is not None or _is_one_by_one(module)
     return known and next(module.children(), None) is None
 
 
@@ -87,20 +89,20 @@ def _from_graph(network: nn.Module, shape: torch.Size) -> Program:
     return builder.program(value)
 
 
-def _require_same(program: Program, network: nn.Module) -> None:
+def require_same(program: Program, network: nn.Module) -> None:
     """An error if the network computes something else than its program."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, *program.shape, generator=generator, dtype=torch.float64)
+    scales = torch.logspace(-1, 1, _ROWS, dtype=torch.float64)
+    x *= scales.reshape(-1, *[1] * len(program.shape))
     values = program.values(x)
     result, size = values[program.output], _magnitude(program, values)
 
     def agrees(training: bool) -> bool:
-        for outputs, tolerance in _runs(network, x, training):
-            if not isinstance(outputs, Tensor) or outputs.shape != result.shape:
-                return False
-            if bool(((result - outputs.double().cpu()).abs() <= tolerance * size).all()):
-                return True
-        return False
+        return any(
+            all(_is_close(outputs, result, tolerance * size) for outputs in both)
+            for both, tolerance in _runs(network, x, training)
+        )
 
     if agrees(training=True):
         return
@@ -112,9 +114,19 @@ def _require_same(program: Program, network: nn.Module) -> None:
         )
     raise UnsupportedModuleError(
         f"{name} computes something else on a batch of {_ROWS} random inputs than its operations "
-        f"do on one: rows of a batch depend on each other, or code outside of what can be read "
-        f"(hooks, a replaced forward) changes the outputs"
+        f"do on one: rows of a batch depend on each other, calls change its state, or code outside "
+        f"of what can be read (hooks, a replaced forward) changes the outputs"
     )
+
+
+def _copied(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except RuntimeError as error:  # tensors that are computed from parameters
+        raise UnsupportedModuleError(
+            f"{type(network).__name__} cannot be copied ({error}); torch's older weight_norm is "
+            f"such a case: remove it, or use torch.nn.utils.parametrizations"
+        ) from error
 
 
 def _magnitude(program: Program, values: dict[int, Tensor]) -> float:
@@ -124,11 +136,21 @@ def _magnitude(program: Program, values: dict[int, Tensor]) -> float:
     return 1 + max(float(size.max()) for size in sizes if size.numel()) / UNIT
 
 
-def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[Any, float]]:
-    """Outputs in double precision, then in the network's own; and the rounding to expect.
+def _is_close(outputs: Any, wanted: Tensor, tolerance: float) -> bool:
+    tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+    if len(tensors) != 1 or tensors[0].shape != wanted.shape:
+        return False
+    return bool(((wanted - tensors[0].double().cpu()).abs() <= tolerance).all())
 
-    Only casts in the code make a second run necessary: they stay when a copy is turned into double
-    precision. ``training``: in the modes that its modules have, else all in eval mode.
+
+def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[tuple[Any, Any], float]]:
+    """Outputs of two calls, to see hidden state, and the rounding to expect.
+
+    In double precision, then in the network's own.
+
+    The second run is for casts in the code, which stay when a copy is turned into double precision,
+    and for deep networks in which rounding grows. ``training``: in the modes that its modules have,
+    else all in eval mode.
     """
     own = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
     single = torch.finfo(torch.float32).eps
@@ -137,9 +159,10 @@ def _runs(network: nn.Module, x: Tensor, training: bool) -> Iterator[tuple[Any, 
         (own, 2**5 * max(single, torch.finfo(own).eps)),
     ]
     for number, (dtype, tolerance) in enumerate(runs):
-        copied = copy.deepcopy(network).to(device="cpu", dtype=dtype)
+        copied = _copied(network).to(device="cpu", dtype=dtype)
+        copied = copied if training else copied.eval()
         try:
-            yield (copied if training else copied.eval())(x.to(dtype)), tolerance
+            yield (copied(x.to(dtype)), copied(x.to(dtype))), tolerance
         except RuntimeError:  # tensors of another dtype in its code
             if number:
                 raise

@@ -29,7 +29,7 @@ MAX_REGIONS = 100_000
 MAX_DIMS = 12
 
 # RegionBlock that are processed together, and points on which patterns are counted before the work.
-_CELLS, _POINTS = 256, 2**14
+_CELLS, _POINTS = 256, 2**12
 
 
 @dataclass(frozen=True)

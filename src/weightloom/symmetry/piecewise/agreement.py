@@ -25,6 +25,8 @@ class Agreement:
     """that one, in words"""
     apart: Tensor
     """units on the hyperplanes where bends disagree, the largest disagreement first"""
+    inputs: Tensor
+    """inputs along which the slopes disagree, the largest disagreement first"""
 
     @classmethod
     def of(
@@ -52,13 +54,15 @@ class Agreement:
         holds, worst, deviation = True, "", 0.0
         for name, (value, squares, summed) in parts.items():
             holds &= bool((value.abs() <= tolerances.limit(level, squares, summed)).all())
-            relative = torch.where(value == 0, 0.0, value.abs() / squares.sqrt())
+            relative = _relative(value, squares)
             if relative.numel() and float(relative.max()) > deviation:
                 deviation = float(relative.max())
                 worst = f"the {name} differ by {deviation:.3g} of their terms"
                 if name == "bends":
                     worst += f" on {_plane(planes, bends, int(relative.amax(0).argmax()))}"
-        return cls(holds, deviation, worst, _apart(bends))
+        value, terms_of_value, _ = parts["slopes"]
+        inputs = _relative(value, terms_of_value).amax(0).argsort(descending=True)
+        return cls(holds, deviation, worst, _apart(bends), inputs)
 
 
 def _rest(
@@ -78,8 +82,12 @@ def _rest(
     return (total * open_).sum(0), (size * open_).square().sum(0)
 
 
+def _relative(value: Tensor, squares: Tensor) -> Tensor:
+    return torch.where(value == 0, 0.0, value.abs() / squares.sqrt())
+
+
 def _apart(bends: Bends) -> Tensor:
-    relative = torch.where(bends.total == 0, 0.0, bends.total.abs() / bends.size)
+    relative = _relative(bends.total, bends.size.square())
     if not relative.numel():
         return bends.leader
     return bends.leader[relative.amax(0).argsort(descending=True)]

@@ -113,7 +113,7 @@ def _decided(units: HiddenUnits, gap: Program, tolerances: Tolerances) -> SameFu
             f"pass tolerance="
         )
         return replace(result, answer="undecided", reason=reason)
-    witness = find_witness(units, planes, wide.apart, gap)
+    witness = find_witness(units, planes, wide.apart, wide.inputs, gap)
     if witness is None:
         reason = (
             f"{wide.worst}, but no point was found where the outputs differ by more than the "

@@ -19,7 +19,7 @@ __all__ = ["LargestDistance", "largest_distance"]
 
 Corner = float | Sequence[float] | Tensor
 
-_SAMPLES = 4096
+_SAMPLES = 1024
 
 
 @dataclass(frozen=True)

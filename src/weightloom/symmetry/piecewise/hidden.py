@@ -102,25 +102,21 @@ def hidden_units(program: Program, network: nn.Module) -> HiddenUnits:
     """The units of a network with at most one hidden layer; others are refused by name."""
     _require_shallow(program, network)
     inputs = program.shape.numel()
-    counts = [program.shape_of(bend).numel() for bend in program.bends]
-    rows = 1 + inputs + sum(counts)
-    if rows * program.widest > BUDGET:
+    count = max(1 + inputs, *(program.shape_of(bend).numel() for bend in program.bends), 0)
+    if count * program.widest > BUDGET:
         raise MemoryLimitError(
-            f"{inputs} inputs and {sum(counts)} hidden units make matrices of "
-            f"{rows * program.widest:,} numbers, more than {BUDGET:,}; compare the networks with "
-            f"wl.symmetry.equivalent instead"
+            f"{type(network).__name__} makes matrices of {count * program.widest:,} numbers, more "
+            f"than {BUDGET:,}; compare the networks with wl.symmetry.equivalent instead"
         )
-    values, sizes = _basis(program, rows, absolute=False), _basis(program, rows, absolute=True)
-    affine, affine_size = (every[program.output].flatten(1) for every in (values, sizes))
-    terms = sum(program.limits[value].terms for value in (*_before(program), program.output)) + 8
-    units = _affine(affine[: 1 + inputs], affine_size[: 1 + inputs], terms)
-    start = 1 + inputs
-    for bend, count in zip(program.bends, counts, strict=True):
-        value = program.steps[bend - 1].inputs[0]
-        z, z_size = (every[value][: 1 + inputs].reshape(-1, count) for every in (values, sizes))
-        outer, outer_size = (every[start : start + count].T for every in (affine, affine_size))
+    values, sizes = (_inputs(program, absolute) for absolute in (False, True))
+    rows, row_sizes = (every[program.output].flatten(1) for every in (values, sizes))
+    before = [program.steps[bend - 1].inputs[0] for bend in program.bends]
+    terms = sum(program.limits[value].terms for value in (*before, program.output)) + 8
+    units = _affine(rows, row_sizes, terms)
+    for bend, value in zip(program.bends, before, strict=True):
+        z, z_size = (every[value].flatten(1) for every in (values, sizes))
+        outer, outer_size = (_outgoing(program, bend, absolute) for absolute in (False, True))
         units = units.joined(_bent((z, z_size), (outer, outer_size), program.activation(bend)), 1.0)
-        start += count
     return units
 
 
@@ -140,17 +136,11 @@ def _require_shallow(program: Program, network: nn.Module) -> None:
             )
 
 
-def _before(program: Program) -> list[int]:
-    return [program.steps[bend - 1].inputs[0] for bend in program.bends]
-
-
-def _basis(program: Program, rows: int, absolute: bool) -> dict[int, Tensor]:
-    """All affine values on the origin, the directions of the inputs, and those of bent units."""
-    inputs = program.shape.numel()
-    start = 1 + inputs
-    x = torch.zeros(rows, inputs, dtype=torch.float64)
-    x[1 : 1 + inputs] = torch.eye(inputs, dtype=torch.float64)
-    values = {0: x.reshape(rows, *program.shape)}
+def _inputs(program: Program, absolute: bool) -> dict[int, Tensor]:
+    """All affine values at the origin, and their slopes along the inputs: [1 + inputs, *shape]."""
+    count = program.shape.numel()
+    x = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
+    values = {0: x.reshape(1 + count, *program.shape)}
     for index, step in enumerate(program.steps, 1):
         if index not in program.used:
             continue
@@ -159,11 +149,25 @@ def _basis(program: Program, rows: int, absolute: bool) -> dict[int, Tensor]:
             values[index] = _places_and_directions(step, given, absolute)
         else:
             shape = program.shape_of(index)
-            hidden = torch.zeros(rows, shape.numel(), dtype=torch.float64)
-            hidden[start : start + shape.numel()] = torch.eye(shape.numel(), dtype=torch.float64)
-            values[index] = hidden.reshape(rows, *shape)
-            start += shape.numel()
+            values[index] = x.new_zeros(1, *shape).expand(1 + count, *shape)
     return values
+
+
+def _outgoing(program: Program, bend: int, absolute: bool) -> Tensor:
+    """[outputs, units]: the slopes of the outputs along the units of one bend."""
+    shape = program.shape_of(bend)
+    count = shape.numel()
+    values = {bend: torch.eye(count, dtype=torch.float64).reshape(count, *shape)}
+    for index, step in enumerate(program.steps, 1):
+        if not isinstance(step, AffineStep) or not values.keys() & set(step.inputs):
+            continue
+        zeros = (torch.zeros(1, *program.shape_of(i), dtype=torch.float64) for i in step.inputs)
+        given = [
+            values[i] if i in values else zero.expand(count, *zero.shape[1:])
+            for i, zero in zip(step.inputs, zeros, strict=True)
+        ]
+        values[index] = (step.absolute if absolute else step.linear)(*given)
+    return values[program.output].flatten(1).T
 
 
 def _places_and_directions(step: AffineStep, given: list[Tensor], absolute: bool) -> Tensor:

@@ -16,7 +16,7 @@ from weightloom.symmetry.piecewise.hidden import UNIT, HiddenUnits
 
 __all__ = ["Hyperplanes", "Tolerances", "groups"]
 
-_BLOCK = 2**24  # numbers compared at once
+_BLOCK = 2**22  # numbers compared at once
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from weightloom.symmetry.piecewise.hyperplanes import Hyperplanes
 
 __all__ = ["Counterexample", "find_witness"]
 
-_PLANES, _RANDOM, _BLOCK = 64, 256, 2**22
+_PLANES, _INPUTS, _RANDOM, _BLOCK = 16, 32, 64, 2**22
 
 # A difference this many times the rounding is beyond doubt.
 _CLEAR = 100.0
@@ -28,14 +28,14 @@ class Counterexample:
 
 
 def find_witness(
-    units: HiddenUnits, planes: Hyperplanes, apart: Tensor, gap: Program
+    units: HiddenUnits, planes: Hyperplanes, apart: Tensor, inputs: Tensor, gap: Program
 ) -> Counterexample | None:
     """A point where the difference ``gap`` is larger than rounding explains.
 
-    ``apart``: units whose hyperplanes are tried first. None if rounding explains the difference at
-    all points that were tried.
+    ``apart``: units whose hyperplanes are tried, and ``inputs`` along which to go. None if rounding
+    explains the difference at all points that were tried.
     """
-    points = _candidates(planes, apart[:_PLANES], units.weight.shape[1])
+    points = _candidates(planes, apart[:_PLANES], inputs[:_INPUTS])
     rows = max(1, _BLOCK // max(1, gap.widest))
     gaps, relative = [], []
     for part in points.split(rows):
@@ -55,16 +55,18 @@ def find_witness(
     return Counterexample(points[place].reshape(gap.shape), float(every[place]))
 
 
-def _candidates(planes: Hyperplanes, apart: Tensor, inputs: int) -> Tensor:
-    """Points on the hyperplanes and on both sides of them, near and far; and others."""
+def _candidates(planes: Hyperplanes, apart: Tensor, axes: Tensor) -> Tensor:
+    """Points on the hyperplanes and on both sides of them, near and far; on axes; and others."""
+    inputs = planes.normals.shape[1]
     generator = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator, dtype=torch.float64)
 
     scales = torch.tensor([0.1, 1.0, 10.0, 1e3, 1e6], dtype=torch.float64)
-    directions = torch.cat([normal(_RANDOM, inputs), torch.eye(inputs, dtype=torch.float64)])
-    directions = torch.cat([directions, -directions[_RANDOM:]])
+    along = torch.zeros(len(axes), inputs, dtype=torch.float64)
+    along[torch.arange(len(axes)), axes] = 1.0
+    directions = torch.cat([normal(_RANDOM, inputs), along, -along])
     points = [directions.new_zeros(1, inputs), *(scale * directions for scale in scales)]
     for unit in apart.tolist():
         n, m = planes.normals[unit], planes.offsets[unit]
