@@ -39,8 +39,8 @@ def _weights(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor.detach()
     for prefix, module in network.named_modules():
         if isinstance(module, BATCH_NORMS):
-            for key, tensor in module.named_buffers(recurse=False):
-                yield f"{prefix}.{key}" if prefix else key, tensor
+            for key, buffer in module.named_buffers(recurse=False):
+                yield (f"{prefix}.{key}" if prefix else key), buffer
 
 
 def _is_finite(tensor: Tensor) -> bool:
