@@ -21,6 +21,7 @@ from weightloom.bounds.comparison import (
 from weightloom.bounds.covering import RULES, Covering, log_covering_number, stochastic_error
 from weightloom.bounds.lipschitz_constants import Attained, lipschitz_lower
 from weightloom.bounds.network_norms import Bound, all_norms
+from weightloom.bounds.semidefinite import closed_form
 from weightloom.bounds.stages import Elementwise
 from weightloom.bounds.widths import log_group_order, log_volume
 from weightloom.errors import ConfigError, UnsupportedModuleError
@@ -171,6 +172,8 @@ def _ranges(
     ranges = {}
     for p in ("1", "2", "inf"):
         uppers = [norms[key] for key in (f"product {p}", f"paths {p}") if key in norms]
+        if p == "2" and known:
+            uppers.append(closed_form(chain))
         lower = None
         if search and known:
             lower = lipschitz_lower(

@@ -1,0 +1,117 @@
+"""Ellipsoids of vectors and of images, and what linear layers do to them.
+
+Of an image only ellipsoids that do not change when the image is shifted are kept: one channels x
+channels matrix for each frequency. For that, the image stands in a larger torus (a grid that closes
+on itself) with zeros around it. A convolution with zero padding is then one product for each
+frequency, exactly; what it writes beyond the image's edge is cut off by the next activation, whose
+slopes there are taken to be zero. So no matrix over all pixels is ever built, and strides average
+the matrices of those frequencies that fall together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from weightloom.bounds.semidefinite.ellipsoids import largest, log_of, sandwich, summed_sandwich
+from weightloom.bounds.stages import Shape
+
+__all__ = ["Spread", "Torus"]
+
+
+@dataclass(frozen=True)
+class Torus:
+    """Where an image of shape (channels, *window) stands: in a torus of these sizes."""
+
+    sizes: Shape
+    window: Shape
+
+    @property
+    def frequencies(self) -> int:
+        return math.prod(self.sizes)
+
+    def transform(self, images: Tensor) -> Tensor:
+        """Images [*rest, *smaller] to coefficients [frequencies, *rest] of the plain sum."""
+        axes = tuple(range(-len(self.sizes), 0))
+        coefficients = torch.fft.fftn(images.to(torch.complex128), s=list(self.sizes), dim=axes)
+        return coefficients.flatten(-len(self.sizes)).movedim(-1, 0)
+
+    def coarser(self, matrices: Tensor, stride: Shape, window: Shape) -> tuple[Torus, Tensor]:
+        """Every stride-th pixel: frequencies that become the same one are averaged."""
+        grid = matrices.reshape(*self.sizes, *matrices.shape[1:])
+        for axis, step in enumerate(stride):
+            grid = grid.unflatten(axis, (step, -1)).mean(axis)
+        sizes = tuple(n // s for n, s in zip(self.sizes, stride, strict=True))
+        return Torus(sizes, window), grid.flatten(0, len(sizes) - 1)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """exp(log) times an ellipsoid for the difference of two values of one layer.
+
+    ``matrices``: None, the ball; [1, n, n] over the axis ``axis`` of the value ("last", "first" for
+    channels, "all" for the flattened value), the same and independent along its other axes; or one
+    for each frequency of ``torus``. ``untrimmed``: the values beyond the image's edge are not zero.
+    """
+
+    log: Tensor
+    matrices: Tensor | None = None
+    axis: str = "last"
+    torus: Torus | None = None
+    untrimmed: bool = False
+
+    def top(self) -> Tensor:
+        """The squared length of the longest difference, without exp(log)."""
+        return torch.tensor(1.0) if self.matrices is None else largest(self.matrices)
+
+    def ball(self, factor: float = 1.0) -> Spread:
+        """The ball around this ellipsoid, after a map with this Lipschitz constant."""
+        return Spread(self.log + log_of(self.top() * factor**2))
+
+    def changed(self, matrices: Tensor, **others: object) -> Spread:
+        """Other matrices, scaled to a largest eigenvalue of 1 so that no network overflows."""
+        top = largest(matrices)
+        if float(top.detach()) == 0:
+            return replace(self, log=torch.tensor(-math.inf), matrices=matrices, **others)  # type: ignore[arg-type]
+        return replace(self, log=self.log + top.log(), matrices=matrices / top, **others)  # type: ignore[arg-type]
+
+    def through(self, weight: Tensor, axis: str) -> Spread:
+        """After a matrix [out, in] along an axis."""
+        return self.changed(sandwich(weight[None], self.matrices), axis=axis, torus=None)
+
+    def through_image_matrix(self, weight: Tensor) -> Spread:
+        """After a matrix [out, *(channels, *window)] that reads an image."""
+        if self.torus is None:  # the same matrix at every pixel
+            rows = weight.flatten(2).movedim(2, 0)  # [pixels, out, channels]
+        else:
+            # <w, x> is a sum over frequencies; the plain sum has sqrt(frequencies) too much.
+            rows = self.torus.transform(weight).conj() / math.sqrt(self.torus.frequencies)
+        g = summed_sandwich(rows, self.matrices)
+        return self.changed(g, axis="all", torus=None, untrimmed=False)
+
+    def through_filter(self, kernel: Tensor, torus: Torus, stride: Shape, window: Shape) -> Spread:
+        """After a convolution [out, in, *taps] (dilation expanded) on the torus.
+
+        A shift of the image, as by padding, does not change the ellipsoid.
+        """
+        g = sandwich(torus.transform(kernel), self.matrices)
+        torus, g = torus.coarser(g, stride, window)
+        return self.changed(g, axis="first", torus=torus, untrimmed=True)
+
+    def placed(self, torus: Torus) -> Spread:
+        """An image in a torus: the same matrix at all frequencies."""
+        matrices = self.matrices
+        if matrices is not None:
+            matrices = matrices.to(torch.complex128)
+        return replace(self, matrices=matrices, torus=torus, axis="first")
+
+    def scaled(self, factors: Tensor, axis: str) -> Spread:
+        """Every entry of the axis times a number [n]."""
+        own = factors.to(torch.float64)
+        if self.matrices is None:
+            return self.changed(torch.diag(own.square())[None], axis=axis)
+        own = own.to(self.matrices.dtype)
+        return self.changed(self.matrices * (own[:, None] * own), axis=axis)
