@@ -27,6 +27,7 @@ __all__ = [
     "Normality",
     "ReducibleNetwork",
     "RemovableUnit",
+    "can_shift",
     "find_removable",
     "find_unread",
     "is_normal",
@@ -193,7 +194,7 @@ def _constants(
         if unit in gone:
             continue
         shifts = {name: own[unit] for name, own in values.items()}
-        if _can_shift(work, shifts):
+        if can_shift(work, shifts):
             reason = "constant" if bool(idle[unit]) else "saturated"
             removable.append(RemovableUnit(unit, reason, shifts=shifts))
         else:
@@ -211,7 +212,7 @@ def _without_inputs(work: ReducibleNetwork, space: str) -> Tensor:
     return idle
 
 
-def _can_shift(work: ReducibleNetwork, shifts: dict[str, float]) -> bool:
+def can_shift(work: ReducibleNetwork, shifts: dict[str, float]) -> bool:
     """Whether the biases can absorb these shifts (zeros at the border are not shifted)."""
     return all(
         value == 0 or not pads_with_zeros(work.layer(name)) for name, value in shifts.items()
@@ -299,7 +300,7 @@ def _parallel(
         if bias is not None:
             shift = float(bias[clone.unit].double() - clone.factor * bias[clone.of].double())
         shifts = dict.fromkeys(work.consumers(space), shift)
-        if _can_shift(work, shifts):
+        if can_shift(work, shifts):
             removable.append(_removable(clone, units, "always on", clone.factor, shifts))
     return removable
 
