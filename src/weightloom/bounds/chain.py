@@ -8,6 +8,7 @@ unknown or not Lipschitz raise an error that names them.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,11 +16,14 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from weightloom.bounds.blocks.kinds import Norm, Product, Sum, placed, reads_tokens
+from weightloom.bounds.blocks.reading import read_stages
 from weightloom.bounds.recognition import KNOWN, stage_of
 from weightloom.bounds.stages import (
     Conv,
     Dense,
     Elementwise,
+    Reach,
     Reshape,
     Shape,
     Stage,
@@ -53,6 +57,11 @@ class Chain:
     def size(self) -> int:
         """Weights and biases of the affine stages."""
         return sum(p.numel() for layer in self.affine for p in layer.module.parameters())
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether there is one linear map that dominates the network."""
+        return all(stage.entrywise for stage in self.stages)
 
     @property
     def dense(self) -> bool:
@@ -101,22 +110,51 @@ class Chain:
         return known
 
 
-def read_chain(net: nn.Module, input_shape: Sequence[int] | None = None) -> Chain:
-    """The stages of ``net``; only convolutions need ``input_shape`` (without the batch)."""
+def read_chain(
+    net: nn.Module,
+    input_shape: Sequence[int] | None = None,
+    *,
+    blocks: bool = False,
+    radius: float | None = None,
+) -> Chain:
+    """The stages of ``net``; only convolutions and attention need ``input_shape``.
+
+    ``blocks`` also reads residual sums, products, normalisation and attention. ``radius`` bounds
+    the 2-norm of each row (token) of the input, which products and attention need.
+    """
     require_finite(net)
     _require_no_hooks(net)
-    stages = tuple(_read(net))
-    if not any(isinstance(s, Dense | Conv) for s in stages):
+    stages = tuple(read_stages(net) if blocks else _read(net))
+    if not blocks and not any(isinstance(s, Dense | Conv) for s in stages):
         raise UnsupportedModuleError(
             f"{type(net).__name__} holds no Linear or Conv layer; bounds need at least one"
         )
     if input_shape is None:
-        # Flatten and Dropout before a Linear leave vectors unchanged.
-        first = next((s for s in stages if not _takes_vectors(s)), None)
-        input_shape = (first.module.in_features,) if isinstance(first, Dense) else None
-    if input_shape is None:
-        return Chain(stages, (None,) * len(stages))
-    return Chain(stages, tuple(_shapes(stages, tuple(input_shape))))
+        input_shape = _vectors(stages)
+    if radius is not None and not 0 <= radius < math.inf:
+        raise ConfigError(f"radius={radius} was given; wanted a finite length >= 0, or None")
+    shape = None if input_shape is None else tuple(input_shape)
+    shapes: tuple[Shape | None, ...] = (None,) * len(stages)
+    if shape is not None:
+        shapes = tuple(_shapes(stages, shape))
+    if blocks:
+        length = math.inf if radius is None else float(radius)
+        stages, _ = placed(stages, Reach(length, length), shape)
+    return Chain(stages, shapes)
+
+
+def _vectors(stages: Sequence[Stage]) -> Shape | None:
+    """The shape of one input if the first layer reads vectors."""
+    # Flatten and Dropout before a Linear leave vectors unchanged.
+    first = next((s for s in stages if not _takes_vectors(s)), None)
+    if reads_tokens(stages):
+        return None
+    if isinstance(first, Sum | Product):
+        inner = (_vectors(branch) for branch in first.branches)
+        return next((shape for shape in inner if shape is not None), None)
+    if isinstance(first, Norm):
+        return (first.size,)
+    return (first.module.in_features,) if isinstance(first, Dense) else None
 
 
 def _require_no_hooks(net: nn.Module) -> None:
@@ -145,15 +183,15 @@ def _shapes(stages: Sequence[Stage], shape: Shape) -> Iterator[Shape]:
         raise ConfigError(
             f"input_shape={shape} was given; wanted sizes of at least 1, without the batch"
         )
-    x = torch.zeros(1, *shape, dtype=torch.float64)
+    given = shape
     for stage in stages:
-        yield tuple(x.shape[1:])
+        yield shape
         try:
-            x = stage.absolute(x)
+            shape = stage.shape_after(shape)
         except (RuntimeError, ValueError) as error:
             raise ShapeError(
                 f"layer '{stage.name}' ({type(stage.module).__name__}) cannot take an input of "
-                f"shape {tuple(x.shape[1:])}, which input_shape={shape} leads to: {error}"
+                f"shape {shape}, which input_shape={given} leads to: {error}"
             ) from None
 
 

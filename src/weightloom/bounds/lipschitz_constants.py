@@ -14,6 +14,7 @@ from weightloom.bounds.chain import Chain, double_copy, read_chain
 from weightloom.bounds.network_norms import Bound, norm_name, paths, product
 from weightloom.bounds.semidefinite import closed_form, tuned
 from weightloom.errors import ConfigError
+from weightloom.networks.kernels import plain_attention
 
 __all__ = ["Attained", "lipschitz", "lipschitz_lower"]
 
@@ -29,6 +30,7 @@ def lipschitz(
     *,
     input_shape: Sequence[int] | None = None,
     method: str = "best",
+    radius: float | None = None,
 ) -> Bound:
     """Upper bound on how much the output moves per unit of input, both measured in ``norm``.
 
@@ -44,6 +46,10 @@ def lipschitz(
     - "sdp" (2-norm) also searches for the best multiplier of each unit (LipSDP: Fazlyab et al.
       2019): seconds for a few hundred units, and the smallest of all;
     - "best" is the smallest of all but "sdp".
+
+    Residual sums, LayerNorm, attention and gates are read, too. The last two have a Lipschitz
+    constant for inputs of bounded length only: ``radius`` is the largest 2-norm of a row (token) of
+    the input. It is not needed where a LayerNorm stands in front of them.
 
     >>> net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
     >>> with torch.no_grad():  # |x|
@@ -61,7 +67,7 @@ def lipschitz(
             f"method={method!r} with norm={norm!r} was given; semidefinite bounds are about the "
             f"2-norm: give norm=2, or method='best'"
         )
-    chain = read_chain(net, input_shape)
+    chain = read_chain(net, input_shape, blocks=True, radius=radius)
     if method != "best":
         return _METHODS[method](chain, p)
     return min(upper_bounds(chain, p), key=lambda bound: bound.log)
@@ -71,7 +77,8 @@ def upper_bounds(chain: Chain, p: str) -> Iterator[Bound]:
     """Every bound that is computed without a search."""
     yield product(chain, p)
     if None not in chain.shapes:
-        yield paths(chain, p)
+        if chain.entrywise:
+            yield paths(chain, p)
         if p == "2":
             yield closed_form(chain)
 
@@ -132,8 +139,21 @@ def lipschitz_lower(
     """
     p = norm_name(norm)
     _check_search(low, high, starts, rounds)
-    shape = read_chain(net, input_shape).known_shapes()[0]
-    f = double_copy(net)
+    shape = read_chain(net, input_shape, blocks=True).known_shapes()[0]
+    with plain_attention():
+        return _searched(double_copy(net), p, shape, low, high, starts, rounds, seed)
+
+
+def _searched(
+    f: nn.Module,
+    p: str,
+    shape: tuple[int, ...],
+    low: float | None,
+    high: float | None,
+    starts: int,
+    rounds: int,
+    seed: int,
+) -> Attained:
     generator = torch.Generator().manual_seed(seed)
     box = None if low is None or high is None else (low, high)
     x = _first_points(starts, shape, box, generator)

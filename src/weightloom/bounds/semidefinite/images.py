@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from weightloom.bounds.blocks.kinds import Sum, shapes_along
 from weightloom.bounds.semidefinite.signals import Torus
 from weightloom.bounds.stages import (
     Conv,
@@ -82,17 +83,34 @@ def torus_for(stages: Sequence[Stage], shapes: Sequence[Shape]) -> Torus:
     window = shapes[0][1:]
     total = [1] * len(window)
     needs: list[list[int]] = [[size] for size in window]
+    _collect(stages, shapes, total, needs)
+    sizes = tuple(-(-max(need) // t) * t for need, t in zip(needs, total, strict=True))
+    return Torus(sizes, window)
+
+
+def _collect(
+    stages: Sequence[Stage], shapes: Sequence[Shape], total: list[int], needs: list[list[int]]
+) -> bool:
+    """Adds what each filter needs, and its stride to the total; False where the images end."""
     for stage, shape in zip(stages, shapes, strict=True):
         if isinstance(stage, Elementwise | Scale) or keeps_shape(stage):
             continue
+        if isinstance(stage, Sum):
+            before, alive = list(total), True
+            for branch in stage.branches:
+                total[:] = before
+                inner = tuple(shapes_along(branch, shape))[:-1]
+                alive = _collect(branch, inner, total, needs) and alive
+            if alive:
+                continue
+            return False
         filters = filter_of(stage, shape)
         if filters is None:
-            break
+            return False
         for axis, stride in enumerate(filters.stride):
             needs[axis].append((shape[1 + axis] + filters.padding[axis]) * total[axis])
             total[axis] *= stride
-    sizes = tuple(-(-max(need) // t) * t for need, t in zip(needs, total, strict=True))
-    return Torus(sizes, window)
+    return True
 
 
 def keeps_shape(stage: Stage) -> bool:

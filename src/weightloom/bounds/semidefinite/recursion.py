@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from weightloom.bounds.blocks.kinds import Sum, shapes_along
 from weightloom.bounds.chain import Chain
 from weightloom.bounds.network_norms import Bound, product
 from weightloom.bounds.semidefinite.ellipsoids import after_slopes, largest
@@ -18,7 +19,7 @@ from weightloom.bounds.semidefinite.images import (
     keeps_shape,
     torus_for,
 )
-from weightloom.bounds.semidefinite.signals import Spread
+from weightloom.bounds.semidefinite.signals import Spread, summed
 from weightloom.bounds.stages import (
     Conv,
     Dense,
@@ -77,13 +78,8 @@ def closed_form(chain: Chain, limits: Limits | None = None) -> Bound:
 
 def propagated(chain: Chain, multipliers: Multipliers, limits: Limits) -> Tensor:
     """The logarithm of the bound; differentiable in the multipliers."""
-    walk = _Walk(chain, multipliers, limits)
     spread = Spread(torch.tensor(0.0, dtype=torch.float64))
-    for index, (stage, shape) in enumerate(zip(chain.stages, chain.shapes, strict=True)):
-        if float(spread.log.detach()) == -math.inf:
-            break
-        spread = walk.step(spread, index, stage, shape)
-    return spread.ball().log / 2
+    return _Walk(chain, multipliers, limits).run(spread).ball().log / 2
 
 
 @dataclass
@@ -91,6 +87,15 @@ class _Walk:
     chain: Chain
     multipliers: Multipliers
     limits: Limits
+
+    def run(self, spread: Spread) -> Spread:
+        """After all stages."""
+        pairs = zip(self.chain.stages, self.chain.shapes, strict=True)
+        for index, (stage, shape) in enumerate(pairs):
+            if float(spread.log.detach()) == -math.inf:
+                break
+            spread = self.step(spread, index, stage, shape)
+        return spread
 
     def step(self, spread: Spread, index: int, stage: Stage, shape: Shape | None) -> Spread:
         """After one stage: by its rule, or by its norm where no rule fits."""
@@ -101,6 +106,8 @@ class _Walk:
             after = self._slopes(spread, *stage.activation.slopes)
         elif isinstance(stage, Reshape):
             after = self._reshape(spread, stage, shape)
+        elif shape is not None and isinstance(stage, Sum):
+            after = self._sum(spread, stage, shape)
         elif shape is not None and isinstance(stage, Scale):
             after = self._scale(spread, stage, shape)
         elif shape is not None and isinstance(stage, Conv | Nonnegative):
@@ -168,6 +175,14 @@ class _Walk:
             return None
         return spread.scaled(factors, spread.axis)
 
+    def _sum(self, spread: Spread, stage: Sum, shape: Shape) -> Spread:
+        """Each branch from the same ellipsoid, and one that contains all sums."""
+        ends = []
+        for branch in stage.branches:
+            shapes = tuple(shapes_along(branch, shape))[:-1]
+            ends.append(_Walk(Chain(branch, shapes), self.multipliers, self.limits).run(spread))
+        return summed(ends)
+
     # -- images -----------------------------------------------------------------------------------
 
     def _linear_on_image(
@@ -181,6 +196,8 @@ class _Walk:
         if spread.torus is not None and spread.untrimmed and max(filters.padding) > 0:
             spread = self._slopes(spread, 0.0, 1.0) or spread
         torus = spread.torus
+        if torus is not None and not torus.holds(shape[1:], filters.padding, filters.stride):
+            return None
         if torus is None:
             torus = torus_for(self.chain.stages[index:], self.chain.known_shapes()[index:])
             spread = spread.placed(torus)

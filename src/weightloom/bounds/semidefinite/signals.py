@@ -11,6 +11,7 @@ the matrices of those frequencies that fall together.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from weightloom.bounds.semidefinite.ellipsoids import largest, log_of, sandwich, summed_sandwich
 from weightloom.bounds.stages import Shape
 
-__all__ = ["Spread", "Torus"]
+__all__ = ["Spread", "Torus", "summed"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Torus:
     @property
     def frequencies(self) -> int:
         return math.prod(self.sizes)
+
+    def holds(self, window: Shape, padding: Shape, stride: Shape) -> bool:
+        """Whether a filter with this padding and stride can read an image of this size in it."""
+        sizes = zip(self.sizes, window, padding, stride, strict=True)
+        return all(n >= w + p and n % s == 0 for n, w, p, s in sizes)
 
     def transform(self, images: Tensor) -> Tensor:
         """Images [*rest, *smaller] to coefficients [frequencies, *rest] of the plain sum."""
@@ -62,6 +68,11 @@ class Spread:
     axis: str = "last"
     torus: Torus | None = None
     untrimmed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Rows of each matrix."""
+        return 0 if self.matrices is None else self.matrices.shape[-1]
 
     def top(self) -> Tensor:
         """The squared length of the longest difference, without exp(log)."""
@@ -115,3 +126,41 @@ class Spread:
             return self.changed(torch.diag(own.square())[None], axis=axis)
         own = own.to(self.matrices.dtype)
         return self.changed(self.matrices * (own[:, None] * own), axis=axis)
+
+
+def summed(ends: Sequence[Spread]) -> Spread:
+    """An ellipsoid that holds the sum of one vector from each: sum X_b / a_b, where sum a_b = 1.
+
+    By Cauchy-Schwarz, for any a_b > 0. With a_b proportional to the longest axes, the longest axis
+    of the sum is at most the sum of the longest axes.
+    """
+    parts = [end for end in ends if float(end.log.detach()) > -math.inf]
+    if not parts:
+        return Spread(torch.tensor(-math.inf))
+    logs = torch.stack([end.ball().log / 2 for end in parts])  # of the longest axes
+    total = torch.logsumexp(logs, 0)
+    shaped = [end for end in parts if end.matrices is not None]
+    first = max(shaped, key=lambda end: end.torus is not None, default=None)
+    if first is None or not all(_alike(end, first) for end in parts):
+        return Spread(2 * total)
+    eye = torch.eye(first.size, dtype=torch.float64)[None]
+    scales = [torch.exp(end.log - total - log) for end, log in zip(parts, logs, strict=True)]
+    matrices = sum(
+        (eye if end.matrices is None else end.matrices) * scale
+        for end, scale in zip(parts, scales, strict=True)
+    )
+    untrimmed = any(end.untrimmed for end in parts)
+    whole = replace(first, log=2 * total, untrimmed=untrimmed)
+    return whole.changed(torch.as_tensor(matrices))
+
+
+def _alike(end: Spread, first: Spread) -> bool:
+    """Whether two ellipsoids are about the same values in the same place."""
+    if end.matrices is None:
+        return True
+    everywhere = end.torus is None and end.axis == "first"  # the same at all frequencies
+    return (
+        end.axis == first.axis
+        and end.size == first.size
+        and (everywhere or end.torus == first.torus)
+    )
