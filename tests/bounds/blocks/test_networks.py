@@ -271,6 +271,46 @@ def test_what_is_not_known_is_refused():
         lipschitz(nn.Sequential(nn.LayerNorm(3, eps=0)), 2)
 
 
+class Overwriting(nn.Module):
+    """x + f(x), where f writes into x: what is added is no longer x."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.f, self.way, self.steep = nn.Linear(3, 3), way, nn.LeakyReLU(2.0, inplace=True)
+
+    def forward(self, x):
+        if self.way == "module":
+            return x + self.f(self.steep(x))
+        if self.way == "function":
+            return x + self.f(F.leaky_relu(x, 2.0, inplace=True))
+        if self.way == "method":
+            return x + self.f(x.mul_(x))
+        return x + self.f(self.steep(x.flatten(1)))
+
+
+@pytest.mark.parametrize("way", ["module", "function", "method", "view"])
+def test_values_that_are_overwritten_are_refused(way):
+    with pytest.raises(UnsupportedModuleError, match=r"overwritten \(inplace\) and read again"):
+        lipschitz(Overwriting(way), 2, input_shape=(3,))
+
+
+def test_what_is_overwritten_and_not_read_again_is_fine():
+    class Usual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f, self.relu = mlp(3, 5, 3), nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            out = self.f(x)
+            out += x
+            return self.relu(out)
+
+    torch.manual_seed(0)
+    net = Usual()
+    apart = nn.Sequential(Residual(net.f), nn.ReLU())
+    assert lipschitz(net, 2) == pytest.approx(lipschitz(apart, 2), rel=1e-9)
+
+
 def test_what_is_about_chains_still_refuses_blocks():
     net = nn.Sequential(nn.Linear(3, 4), Residual(mlp(4, 5, 4)))
     for function in (report, norms, path_norm, read_chain):

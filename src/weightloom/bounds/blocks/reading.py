@@ -28,7 +28,7 @@ from weightloom.bounds.stages import Dense, Elementwise, Stage
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks.activations import measure
 from weightloom.networks.graph import Graph, Node, NodeKind, trace
-from weightloom.networks.layers import kind_of
+from weightloom.networks.layers import DROPOUTS, kind_of
 from weightloom.networks.straight import as_module, is_size
 
 __all__ = ["read_stages"]
@@ -44,6 +44,10 @@ _MASKED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 _SUMS = {operator.add, operator.iadd, torch.add, "add", "add_",
          operator.sub, operator.isub, torch.sub, "sub", "sub_"}  # fmt: skip
 _PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
+
+
+_VIEWS = (nn.Identity, nn.Flatten, nn.Unflatten, *DROPOUTS)
+_VIEW_FUNCTIONS = {"flatten", "view", "reshape", "contiguous", "dropout", "unflatten", "getitem"}
 
 
 def read_stages(net: nn.Module, name: str = "") -> Iterator[Stage]:
@@ -153,6 +157,17 @@ def _encoder_layer(layer: nn.TransformerEncoderLayer, name: str) -> Iterator[Sta
 # -- traced modules -----------------------------------------------------------------------------
 
 
+def _writes(node: Node, layer: nn.Module | None) -> bool:
+    """Whether a call overwrites its input."""
+    if layer is not None:
+        return bool(getattr(layer, "inplace", False))
+    if node.kind not in (NodeKind.FUNCTION, NodeKind.METHOD):
+        return False
+    title = node.title
+    own = title.endswith("_") and not title.endswith("__")
+    return own or bool(node.kwargs.get("inplace", False))
+
+
 class _GraphReader:
     """A graph in which every value comes from the one input, as stages in series."""
 
@@ -166,6 +181,7 @@ class _GraphReader:
                 self.sizes.add(node)
             elif data := self._data(node):
                 self.dominator[node] = reduce(self._meet, data)
+        self._require_values_kept()
 
     def stages(self) -> Iterator[Stage]:
         inputs = [node for node in self.graph.nodes if node.kind is NodeKind.INPUT]
@@ -174,6 +190,25 @@ class _GraphReader:
         if len(used) != 1 or not isinstance(output.args[0], Node):
             raise self._refused(output, "it has several inputs or outputs")
         yield from self._series(output.args[0], used[0])
+
+    def _require_values_kept(self) -> None:
+        """A value that is overwritten must not be read again: the graph does not show that."""
+        source: dict[Node, Node] = {}  # the node that made the memory of a value
+        for node in self.graph.nodes:
+            data = self._data(node)
+            layer = self.graph.layer(node) if node.kind is NodeKind.MODULE else None
+            writes = _writes(node, layer)
+            shares = writes or isinstance(layer, _VIEWS) or node.title in _VIEW_FUNCTIONS
+            source[node] = source[data[0]] if shares and data else node
+            if not writes or not data:
+                continue
+            memory = source[data[0]]
+            before = [n for n in source if source[n] is memory and n is not node]
+            later = (user for n in before for user in self.graph.users(n))
+            if any(self.order[user] > self.order[node] for user in later):
+                raise self._refused(
+                    node, "a value is overwritten (inplace) and read again; use inplace=False"
+                )
 
     def _data(self, node: Node) -> list[Node]:
         """The inputs of a node that are values, not sizes or tensors of the module."""
