@@ -17,6 +17,8 @@ from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 
 # Rounding is added to the bounds.
 ROUNDING = 1e-6
+# A difference quotient of step 1e-5 has relative errors of about eps |bias| / (slope * 1e-5).
+ATTACK = 1e-6
 
 
 class Residual(nn.Module):
@@ -60,14 +62,14 @@ def residual_networks(draw):
     return nn.Sequential(*parts).double()
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(residual_networks(), st.sampled_from([1, 2, math.inf]))
 def test_residual_networks(net, norm):
     lower = lipschitz_lower(net, norm, starts=4, rounds=2).value
     product = lipschitz(net, norm, method="product")
     for method in ("paths", "best", *(("sdp-fast",) if norm == 2 else ())):
-        assert lower <= lipschitz(net, norm, method=method) * (1 + 1e-9)
-    assert lower <= product * (1 + 1e-9)
+        assert lower <= lipschitz(net, norm, method=method) * (1 + ATTACK)
+    assert lower <= product * (1 + ATTACK)
     if norm == 2:
         assert lipschitz(net, 2, method="sdp-fast") <= product * (1 + ROUNDING)
 

@@ -15,7 +15,7 @@ from weightloom.bounds.semidefinite.ellipsoids import (
     sandwich,
     summed_sandwich,
 )
-from weightloom.bounds.semidefinite.signals import Torus
+from weightloom.bounds.semidefinite.signals import ImageTorus
 
 SLOPES = [(0.0, 1.0), (0.2, 1.0), (-0.13, 1.13), (-1.0, 1.0), (0.0, 0.25), (0.7, 0.7), (-2.0, 0.5)]
 # Rounding of a matrix with entries near 1.
@@ -90,7 +90,7 @@ def test_on_a_torus_every_pixel_has_its_own_slope(slopes, seed):
     generator = torch.Generator().manual_seed(seed)
     n, c = 5, 3
     kernel = torch.randn(c, 2, 3, dtype=torch.float64, generator=generator)
-    g = sandwich(Torus((n,), (n,)).transform(kernel), None)
+    g = sandwich(ImageTorus((n,), (n,)).transform(kernel), None)
     after = after_slopes(g, *slopes, torch.randn(c, dtype=torch.float64, generator=generator))
     big, small = circulant(after), circulant(g)
     assert float(small.imag.abs().max()) < 1e-12
@@ -120,3 +120,17 @@ def test_the_largest_eigenvalue_is_never_below():
             top = float(largest((q * values) @ q.T))
             assert scale * (1 - 1e-15) <= top <= scale * (1 + 1e-9)
     assert math.isclose(float(largest(torch.zeros(2, 3, 3))), 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("near", [0.0, 1.0])
+def test_the_largest_of_many_matrices(dtype, near):
+    """Most matrices are left out; the one with the largest eigenvalue never is."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        root = torch.randn(60, 5, 5, dtype=dtype, generator=generator)
+        sizes = torch.randn(60, 1, 1, dtype=torch.float64, generator=generator)
+        stack = near * root @ root.mH + torch.exp(sizes) * (root[0] @ root[0].mH)
+        plain = max(float(torch.linalg.eigvalsh(matrix)[-1]) for matrix in stack)
+        assert float(largest(stack)) == pytest.approx(plain, rel=1e-9)
+    assert float(largest(torch.zeros(60, 3, 3, dtype=dtype))) == 0

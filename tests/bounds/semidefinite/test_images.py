@@ -17,6 +17,8 @@ from weightloom.bounds.semidefinite.recursion import Limits
 
 # Rounding is added to the bound.
 ROUNDING = 1e-6
+# A difference quotient of step 1e-5 has relative errors of about eps |bias| / (slope * 1e-5).
+ATTACK = 1e-6
 
 
 def jacobian(net, shape):
@@ -154,7 +156,7 @@ def networks(draw):
     return net.double().eval(), shape
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(networks())
 def test_between_an_attack_and_the_product(case):
     net, shape = case
@@ -162,12 +164,12 @@ def test_between_an_attack_and_the_product(case):
     lower = lipschitz_lower(net, 2, input_shape=shape, starts=4, rounds=2).value
     product = lipschitz(net, 2, input_shape=shape, method="product")
     fast = closed_form(chain)
-    assert lower <= fast * (1 + 1e-9)
+    assert lower <= fast * (1 + ATTACK)
     assert fast <= product * (1 + ROUNDING)
-    assert lower <= tuned(chain, iterations=2) * (1 + 1e-9)
+    assert lower <= tuned(chain, iterations=2) * (1 + ATTACK)
     # With limits that leave one part or another to its norm.
     for limits in (Limits(units=4), Limits(entries=300), Limits(units=4, entries=100)):
-        assert lower <= closed_form(chain, limits) * (1 + 1e-9)
+        assert lower <= closed_form(chain, limits) * (1 + ATTACK)
 
 
 @pytest.mark.parametrize("dims", [1, 3])

@@ -31,6 +31,8 @@ ACTIVATIONS = {
 }
 # Rounding is added to the bound, so it may exceed what is exact in real numbers by a little.
 ROUNDING = 1e-7
+# A difference quotient of step 1e-5 has relative errors of about eps |bias| / (slope * 1e-5).
+ATTACK = 1e-6
 
 
 def network(sizes, activation="relu", seed=0, scale=1.0):
@@ -49,7 +51,7 @@ def weights(net):
     return [layer.weight.detach() for layer in net if isinstance(layer, nn.Linear)]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 8), min_size=2, max_size=5),
     st.sampled_from(sorted(ACTIVATIONS)),
@@ -61,7 +63,7 @@ def test_between_an_attack_and_the_product(sizes, activation, seed, scale):
     chain = read_chain(net)
     lower = lipschitz_lower(net, 2, starts=4, rounds=2, seed=seed).value
     fast = closed_form(chain)
-    assert lower <= fast * (1 + 1e-9)
+    assert lower <= fast * (1 + ATTACK)
     assert fast <= lipschitz(net, 2, method="product") * (1 + ROUNDING)
     assert lipschitz(net, 2) <= fast * (1 + 1e-12)
     generator = torch.Generator().manual_seed(seed)
@@ -72,7 +74,7 @@ def test_between_an_attack_and_the_product(sizes, activation, seed, scale):
                    spread * torch.randn((), generator=generator, dtype=torch.float64))
                   for n in sized.sizes]  # fmt: skip
         any_bound = math.exp(float(propagated(chain, Multipliers(values), Limits())))
-        assert lower <= any_bound * (1 + 1e-9)
+        assert lower <= any_bound * (1 + ATTACK)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -85,7 +87,7 @@ def test_tuned_is_between_an_attack_and_the_closed_form(sizes, activation, seed)
     net = network(sizes, activation, seed)
     lower = lipschitz_lower(net, 2, starts=6, rounds=3).value
     best = tuned(read_chain(net), iterations=15)
-    assert lower <= best * (1 + 1e-9)
+    assert lower <= best * (1 + ATTACK)
     assert best <= closed_form(read_chain(net)) * (1 + 1e-12)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.bounds.blocks.kinds import Sum, shapes_along
-from weightloom.bounds.semidefinite.signals import Torus
+from weightloom.bounds.semidefinite.signals import ImageTorus
 from weightloom.bounds.stages import (
     Conv,
     Elementwise,
@@ -74,7 +74,7 @@ def _average(pool: nn.Module, shape: Shape) -> Filter | None:
     return Filter(eye.expand(-1, -1, *size) / math.prod(size), stride, padding)
 
 
-def torus_for(stages: Sequence[Stage], shapes: Sequence[Shape]) -> Torus:
+def torus_for(stages: Sequence[Stage], shapes: Sequence[Shape]) -> ImageTorus:
     """One that holds the first image, and those of the filters that follow with their padding.
 
     Where a filter reads, the image and the zeros around it must not overlap; its sizes are
@@ -85,7 +85,7 @@ def torus_for(stages: Sequence[Stage], shapes: Sequence[Shape]) -> Torus:
     needs: list[list[int]] = [[size] for size in window]
     _collect(stages, shapes, total, needs)
     sizes = tuple(-(-max(need) // t) * t for need, t in zip(needs, total, strict=True))
-    return Torus(sizes, window)
+    return ImageTorus(sizes, window)
 
 
 def _collect(

@@ -19,7 +19,7 @@ from weightloom.bounds.semidefinite.images import (
     keeps_shape,
     torus_for,
 )
-from weightloom.bounds.semidefinite.signals import Spread, summed
+from weightloom.bounds.semidefinite.signals import Ellipsoid, summed
 from weightloom.bounds.stages import (
     Conv,
     Dense,
@@ -78,7 +78,7 @@ def closed_form(chain: Chain, limits: Limits | None = None) -> Bound:
 
 def propagated(chain: Chain, multipliers: Multipliers, limits: Limits) -> Tensor:
     """The logarithm of the bound; differentiable in the multipliers."""
-    spread = Spread(torch.tensor(0.0, dtype=torch.float64))
+    spread = Ellipsoid(torch.tensor(0.0, dtype=torch.float64))
     return _Walk(chain, multipliers, limits).run(spread).ball().log / 2
 
 
@@ -88,7 +88,7 @@ class _Walk:
     multipliers: Multipliers
     limits: Limits
 
-    def run(self, spread: Spread) -> Spread:
+    def run(self, spread: Ellipsoid) -> Ellipsoid:
         """After all stages."""
         pairs = zip(self.chain.stages, self.chain.shapes, strict=True)
         for index, (stage, shape) in enumerate(pairs):
@@ -97,9 +97,9 @@ class _Walk:
             spread = self.step(spread, index, stage, shape)
         return spread
 
-    def step(self, spread: Spread, index: int, stage: Stage, shape: Shape | None) -> Spread:
+    def step(self, spread: Ellipsoid, index: int, stage: Stage, shape: Shape | None) -> Ellipsoid:
         """After one stage: by its rule, or by its norm where no rule fits."""
-        after: Spread | None = None
+        after: Ellipsoid | None = None
         if isinstance(stage, Dense):
             after = self._dense(spread, index, stage, shape)
         elif isinstance(stage, Elementwise):
@@ -119,8 +119,8 @@ class _Walk:
         return after
 
     def _dense(
-        self, spread: Spread, index: int, stage: Dense, shape: Shape | None
-    ) -> Spread | None:
+        self, spread: Ellipsoid, index: int, stage: Dense, shape: Shape | None
+    ) -> Ellipsoid | None:
         weight = stage.module.weight.detach().double()
         if len(weight) > self.limits.units:
             return None
@@ -145,7 +145,7 @@ class _Walk:
                 return None
         return None
 
-    def _slopes(self, spread: Spread, low: float, high: float) -> Spread | None:
+    def _slopes(self, spread: Ellipsoid, low: float, high: float) -> Ellipsoid | None:
         if spread.matrices is None:
             return spread.ball(max(abs(low), abs(high)))
         if spread.untrimmed:  # a slope of zero beyond the edge of the image
@@ -154,7 +154,7 @@ class _Walk:
         after = after_slopes(spread.matrices, low, high, log_scales, slack)
         return replace(spread.changed(after), untrimmed=False)
 
-    def _reshape(self, spread: Spread, stage: Stage, shape: Shape | None) -> Spread | None:
+    def _reshape(self, spread: Ellipsoid, stage: Stage, shape: Shape | None) -> Ellipsoid | None:
         if keeps_shape(stage) or spread.matrices is None or spread.axis == "all":
             return spread
         if shape is not None and len(shape) == 1 and spread.torus is None:
@@ -163,7 +163,7 @@ class _Walk:
         whole = whole and stage.module.end_dim in (-1, len(shape or ()))
         return spread if whole and spread.axis == "first" else None
 
-    def _scale(self, spread: Spread, stage: Scale, shape: Shape) -> Spread | None:
+    def _scale(self, spread: Ellipsoid, stage: Scale, shape: Shape) -> Ellipsoid | None:
         if spread.axis == "last" and len(shape) > 1 and spread.matrices is not None:
             return None
         factors = stage.scale.detach().double()
@@ -175,7 +175,7 @@ class _Walk:
             return None
         return spread.scaled(factors, spread.axis)
 
-    def _sum(self, spread: Spread, stage: Sum, shape: Shape) -> Spread:
+    def _sum(self, spread: Ellipsoid, stage: Sum, shape: Shape) -> Ellipsoid:
         """Each branch from the same ellipsoid, and one that contains all sums."""
         ends = []
         for branch in stage.branches:
@@ -186,8 +186,8 @@ class _Walk:
     # -- images -----------------------------------------------------------------------------------
 
     def _linear_on_image(
-        self, spread: Spread, index: int, stage: Conv | Nonnegative, shape: Shape
-    ) -> Spread | None:
+        self, spread: Ellipsoid, index: int, stage: Conv | Nonnegative, shape: Shape
+    ) -> Ellipsoid | None:
         after = self._shape_after(index)
         filters = filter_of(stage, shape)
         image = spread.matrices is None or spread.axis == "first"
@@ -208,8 +208,8 @@ class _Walk:
         return spread.through_filter(filters.kernel, torus, filters.stride, after[1:])
 
     def _as_matrix(
-        self, spread: Spread, stage: Conv | Nonnegative, shape: Shape, after: Shape
-    ) -> Spread | None:
+        self, spread: Ellipsoid, stage: Conv | Nonnegative, shape: Shape, after: Shape
+    ) -> Ellipsoid | None:
         """A small linear stage written out; its output is one vector."""
         rows, columns = math.prod(after), math.prod(shape)
         if rows > self.limits.units or rows * columns > self.limits.entries:
@@ -219,7 +219,7 @@ class _Walk:
             return spread.through(matrix.flatten(1), "all")
         return spread.through_image_matrix(matrix) if spread.axis == "first" else None
 
-    def _max_pool(self, spread: Spread, stage: MaxPool, shape: Shape) -> Spread | None:
+    def _max_pool(self, spread: Ellipsoid, stage: MaxPool, shape: Shape) -> Ellipsoid | None:
         """Channels stay apart: what a channel can do is bounded by its share of a diagonal."""
         if spread.matrices is None or spread.axis != "first" or len(shape) < 2:
             return None

@@ -19,13 +19,13 @@ from weightloom.symmetry.reduction.removable import (
     is_placeholder,
 )
 
-__all__ = ["Batches", "Data", "find_dead", "largest_change"]
+__all__ = ["InputBatches", "Data", "find_dead", "largest_change"]
 
 Data = Tensor | Iterable[Any]
 """a tensor of inputs, or batches: tensors, or tuples that start with one (as a DataLoader gives)"""
 
 
-class Batches:
+class InputBatches:
     """Data as batches of inputs in a network's dtype, which can be read several times."""
 
     def __init__(self, data: Data, network: nn.Module) -> None:
@@ -70,7 +70,7 @@ class _Range:
         self.high = high if self.high is None else torch.maximum(self.high, high)
 
 
-def find_dead(work: ReducibleNetwork, batches: Batches) -> dict[str, list[RemovableUnit]]:
+def find_dead(work: ReducibleNetwork, batches: InputBatches) -> dict[str, list[RemovableUnit]]:
     """For each space the units whose readers see one value, at all positions of all samples."""
     spaces = [name for name in work.spec.spaces if name not in work.blocked]
     ranges = _observed(work, spaces, batches)
@@ -78,7 +78,7 @@ def find_dead(work: ReducibleNetwork, batches: Batches) -> dict[str, list[Remova
 
 
 def _observed(
-    work: ReducibleNetwork, spaces: list[str], batches: Batches
+    work: ReducibleNetwork, spaces: list[str], batches: InputBatches
 ) -> dict[tuple[str, str], _Range]:
     """What every layer reads from every space, over all of the data."""
     twin = copy.deepcopy(work.graph.module).eval()
@@ -130,7 +130,7 @@ def _dead_in(
 
 
 @torch.no_grad()
-def largest_change(before: nn.Module, after: nn.Module, batches: Batches) -> float:
+def largest_change(before: nn.Module, after: nn.Module, batches: InputBatches) -> float:
     """Largest |before(x) - after(x)| over all outputs of all samples."""
     first, second = copy.deepcopy(before).eval(), copy.deepcopy(after).eval()
     gap = 0.0

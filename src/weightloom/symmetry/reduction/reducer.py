@@ -17,7 +17,7 @@ from weightloom.symmetry.probes import deviation_of
 from weightloom.symmetry.reading.reader import read_graph, trace
 from weightloom.symmetry.reduction.clones import rounding
 from weightloom.symmetry.reduction.intervals import Box
-from weightloom.symmetry.reduction.on_data import Batches, Data, find_dead, largest_change
+from weightloom.symmetry.reduction.on_data import Data, InputBatches, find_dead, largest_change
 from weightloom.symmetry.reduction.removable import (
     ReducibleNetwork,
     RemovableUnit,
@@ -168,7 +168,7 @@ def reduce(
     if remove_dead and data is None:
         raise ConfigError("remove_dead=True needs data=: a tensor of inputs, or batches of them")
     require_finite(module)
-    batches = None if data is None else Batches(data, module)
+    batches = None if data is None else InputBatches(data, module)
     graph = trace(module)
     work = _Reduction(_small_copy(graph), box, tolerance)
     work.remove_all()
@@ -234,7 +234,7 @@ class _Reduction:
             if changed:
                 self.work = ReducibleNetwork(self.graph, self.box)
 
-    def dead(self, batches: Batches, remove: bool) -> tuple[Removal, ...]:
+    def dead(self, batches: InputBatches, remove: bool) -> tuple[Removal, ...]:
         """The units that have one value on the data; removes them if asked to."""
         dead = find_dead(self.work, batches)
         removals = tuple(
