@@ -17,7 +17,8 @@ from weightloom.bounds import lipschitz, lipschitz_lower
 from weightloom.errors import ConfigError, UnsupportedModuleError
 
 NORMS = [1, 2, math.inf]
-ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU]
+# Hardsigmoid has no second derivative in PyTorch, which the search must do without.
+ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.Hardsigmoid]
 
 
 def network(sizes, activation=nn.ReLU, seed=0):

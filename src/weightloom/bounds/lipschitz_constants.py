@@ -13,6 +13,7 @@ from torch.func import jvp, vjp
 from weightloom.bounds.chain import Chain, double_copy, read_chain
 from weightloom.bounds.network_norms import Bound, norm_name, paths, product
 from weightloom.bounds.semidefinite import closed_form, tuned
+from weightloom.bounds.semidefinite.recursion import Norms
 from weightloom.errors import ConfigError
 from weightloom.networks.kernels import plain_attention
 
@@ -75,12 +76,14 @@ def lipschitz(
 
 def upper_bounds(chain: Chain, p: str) -> Iterator[Bound]:
     """Every bound that is computed without a search."""
-    yield product(chain, p)
-    if None not in chain.shapes:
-        if chain.entrywise:
-            yield paths(chain, p)
-        if p == "2":
-            yield closed_form(chain)
+    known = None not in chain.shapes
+    if p == "2" and known:
+        stage_norms = Norms(chain)
+        yield from (stage_norms.product, closed_form(chain, norms=stage_norms))
+    else:
+        yield product(chain, p)
+    if known and chain.entrywise:
+        yield paths(chain, p)
 
 
 def _semidefinite(bound: Callable[[Chain], Bound]) -> Callable[[Chain, str], Bound]:
@@ -249,12 +252,18 @@ def _stretch(f: nn.Module, x: Tensor, v: Tensor, p: str) -> tuple[Tensor, Tensor
 
 
 def _uphill(f: nn.Module, x: Tensor, v: Tensor, p: str) -> Tensor:
-    """Gradient of ||J(x) v||, scaled to a largest entry of 1; zero where it vanishes."""
+    """Gradient of ||J(x) v||, scaled to a largest entry of 1; zero where it vanishes.
+
+    Also zero where it is not known: every point that the search visits gives a lower bound.
+    """
 
     def total(at: Tensor) -> Tensor:
         return _norm(jvp(f, (at,), (v,))[1], p).sum()
 
-    slope = torch.nan_to_num(torch.func.grad(total)(x))
+    try:
+        slope = torch.nan_to_num(torch.func.grad(total)(x))
+    except RuntimeError:  # PyTorch has no second derivative of hardsigmoid and some others
+        return torch.zeros_like(x)
     return _unit(slope, "inf")
 
 

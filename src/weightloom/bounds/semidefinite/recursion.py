@@ -32,7 +32,7 @@ from weightloom.bounds.stages import (
     Stage,
 )
 
-__all__ = ["Limits", "Multipliers", "closed_form", "propagated"]
+__all__ = ["Limits", "Multipliers", "Norms", "closed_form", "propagated"]
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,45 @@ class Multipliers:
         return self.values[len(self.sizes) - 1]
 
 
-def closed_form(chain: Chain, limits: Limits | None = None) -> Bound:
+class Norms:
+    """The 2-norm of each stage, computed once: for large stages it is most of the work."""
+
+    def __init__(self, chain: Chain, whole: Bound | None = None) -> None:
+        self.product = product(chain, "2") if whole is None else whole
+        factors = (factor.value for _, factor in self.product.layers)
+        keys = zip(chain.stages, chain.shapes, strict=True)
+        self._known = {
+            (id(stage), shape): factor for (stage, shape), factor in zip(keys, factors, strict=True)
+        }
+
+    def of(self, stage: Stage, shape: Shape | None) -> float:
+        """By identity: the chain keeps its stages alive."""
+        key = (id(stage), shape)
+        if key not in self._known:
+            self._known[key] = stage.factor("2", shape).value
+        return self._known[key]
+
+
+def closed_form(chain: Chain, limits: Limits | None = None, norms: Norms | None = None) -> Bound:
     """The 2-norm bound of ECLipsE-Fast: one number for all multipliers of a layer.
 
     Never above the product of the layers' norms: on tiny images, where the zeros around them weigh
     most, the product may be smaller and is returned. A proven bound, except that stages too large
     for it count with their norm, which for more than 1024 rows holds but for a chance of 1e-12.
     """
+    norms = norms or Norms(chain)
     with torch.no_grad():
-        log = float(propagated(chain, Multipliers(), limits or Limits()))
-    return Bound(min(log, product(chain, "2").log), "layer by layer, closed form (ECLipsE-Fast)")
+        log = float(propagated(chain, Multipliers(), limits or Limits(), norms))
+    return Bound(min(log, norms.product.log), "layer by layer, closed form (ECLipsE-Fast)")
 
 
-def propagated(chain: Chain, multipliers: Multipliers, limits: Limits) -> Tensor:
+def propagated(
+    chain: Chain, multipliers: Multipliers, limits: Limits, norms: Norms | None = None
+) -> Tensor:
     """The logarithm of the bound; differentiable in the multipliers."""
     spread = Ellipsoid(torch.tensor(0.0, dtype=torch.float64))
-    return _Walk(chain, multipliers, limits).run(spread).ball().log / 2
+    walk = _Walk(chain, multipliers, limits, norms or Norms(chain))
+    return walk.run(spread).ball().log / 2
 
 
 @dataclass
@@ -87,6 +110,7 @@ class _Walk:
     chain: Chain
     multipliers: Multipliers
     limits: Limits
+    norms: Norms
 
     def run(self, spread: Ellipsoid) -> Ellipsoid:
         """After all stages."""
@@ -115,7 +139,7 @@ class _Walk:
         elif shape is not None and isinstance(stage, MaxPool):
             after = self._max_pool(spread, stage, shape)
         if after is None:
-            after = spread.ball(stage.factor("2", shape).value)
+            after = spread.ball(self.norms.of(stage, shape))
         return after
 
     def _dense(
@@ -180,7 +204,8 @@ class _Walk:
         ends = []
         for branch in stage.branches:
             shapes = tuple(shapes_along(branch, shape))[:-1]
-            ends.append(_Walk(Chain(branch, shapes), self.multipliers, self.limits).run(spread))
+            walk = replace(self, chain=Chain(branch, shapes))
+            ends.append(walk.run(spread))
         return summed(ends)
 
     # -- images -----------------------------------------------------------------------------------
@@ -229,7 +254,7 @@ class _Walk:
             scales = torch.exp(log_scales - log_scales.mean())
         root = scales.sqrt().to(spread.matrices.dtype)
         top = largest(spread.matrices / (root[:, None] * root))
-        diagonal = torch.diag(stage.factor("2", shape).value ** 2 * top * scales)[None]
+        diagonal = torch.diag(self.norms.of(stage, shape) ** 2 * top * scales)[None]
         return replace(spread, torus=None, untrimmed=False).changed(diagonal, axis="first")
 
     def _shape_after(self, index: int) -> Shape:

@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from weightloom.bounds.chain import Chain
-from weightloom.bounds.network_norms import Bound, product
-from weightloom.bounds.semidefinite.recursion import Limits, Multipliers, propagated
+from weightloom.bounds.network_norms import Bound
+from weightloom.bounds.semidefinite.recursion import Limits, Multipliers, Norms, propagated
 
 __all__ = ["tuned"]
 
@@ -27,22 +27,24 @@ def tuned(chain: Chain, iterations: int = ITERATIONS, limits: Limits | None = No
 
     Costs about four times the closed form for each step.
     """
-    limits = limits or Limits()
+    limits, norms = limits or Limits(), Norms(chain)
     sizes = Multipliers()
     with torch.no_grad():
-        start = float(propagated(chain, sizes, limits))
+        start = float(propagated(chain, sizes, limits, norms))
     best = [start]
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         point = torch.from_numpy(flat.copy()).requires_grad_()
         try:
-            log = propagated(chain, Multipliers(_split(point, sizes.sizes)), limits)
-            (gradient,) = torch.autograd.grad(log, point)
-        except RuntimeError:  # scales so far apart that rounding decides
-            return math.inf, np.zeros_like(flat)
+            log = propagated(chain, Multipliers(_split(point, sizes.sizes)), limits, norms)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return math.inf, np.zeros_like(flat)  # scales so far apart that rounding decides
         value = float(log.detach())
         if math.isfinite(value):
             best[0] = min(best[0], value)
+        if not log.requires_grad:  # the layers behind are too large, so no multiplier counts
+            return value, np.zeros_like(flat)
+        (gradient,) = torch.autograd.grad(log, point)
         return value, torch.nan_to_num(gradient).numpy()
 
     if sizes.sizes and math.isfinite(start):
@@ -50,7 +52,7 @@ def tuned(chain: Chain, iterations: int = ITERATIONS, limits: Limits | None = No
         bounds = [(-12.0, 12.0)] * len(first)
         minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds,
                  options={"maxiter": iterations, "maxcor": 20})  # fmt: skip
-    return Bound(min(best[0], product(chain, "2").log), "layer by layer, tuned (LipSDP)")
+    return Bound(min(best[0], norms.product.log), "layer by layer, tuned (LipSDP)")
 
 
 def _split(point: Tensor, sizes: list[int]) -> list[tuple[Tensor, Tensor]]:
