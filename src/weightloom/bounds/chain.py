@@ -31,7 +31,7 @@ from weightloom.bounds.stages import (
 )
 from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 from weightloom.networks.activations import Activation
-from weightloom.networks.finiteness import require_finite
+from weightloom.networks.finiteness import require_finite, require_real
 from weightloom.networks.layers import kind_of
 from weightloom.networks.straight import chain
 
@@ -123,6 +123,7 @@ def read_chain(
     the 2-norm of each row (token) of the input, which products and attention need.
     """
     require_finite(net)
+    require_real(net)
     _require_no_hooks(net)
     stages = tuple(read_stages(net) if blocks else _read(net))
     if not blocks and not any(isinstance(s, Dense | Conv) for s in stages):

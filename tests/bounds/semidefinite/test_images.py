@@ -188,6 +188,25 @@ def test_other_dimensions(dims):
     assert lower <= fast < 0.9 * lipschitz(net, 2, input_shape=shape, method="product")
 
 
+@pytest.mark.parametrize("pool", [True, False])
+def test_images_that_are_flattened_in_steps(pool):
+    torch.manual_seed(0)
+    first = [nn.Conv2d(1, 3, 3), nn.ReLU(), *([nn.MaxPool2d(2)] if pool else [])]
+    side = 3 if pool else 6
+    ends = [
+        [nn.Flatten(), nn.Flatten()],
+        [nn.Flatten(), nn.Unflatten(1, (3, side * side)), nn.Flatten()],
+        [nn.Flatten(2), nn.ReLU(), nn.Flatten()],
+        [nn.Flatten(), nn.BatchNorm1d(3 * side * side)],
+    ]
+    for end in ends:
+        net = nn.Sequential(*first, *end, nn.Linear(3 * side * side, 2)).double().eval()
+        lower = lipschitz_lower(net, 2, input_shape=(1, 8, 8), starts=4, rounds=2).value
+        fast = closed_form(read_chain(net, (1, 8, 8)))
+        assert lower <= fast * (1 + ATTACK)
+        assert fast <= lipschitz(net, 2, input_shape=(1, 8, 8), method="product") * (1 + ROUNDING)
+
+
 def test_much_below_the_product():
     torch.manual_seed(0)
     net = nn.Sequential(

@@ -154,6 +154,8 @@ class _Walk:
         images = self._flattened(index)
         if spread.axis != "first" or images is None or math.prod(images) != weight.shape[1]:
             return None
+        if len(images) < 2 or images[0] != spread.size:  # flattened twice
+            return None
         frequencies = math.prod(images[1:]) if spread.torus is None else spread.torus.frequencies
         if len(weight) * images[0] * frequencies > self.limits.entries:
             return None
@@ -181,7 +183,7 @@ class _Walk:
     def _reshape(self, spread: Ellipsoid, stage: Stage, shape: Shape | None) -> Ellipsoid | None:
         if keeps_shape(stage) or spread.matrices is None or spread.axis == "all":
             return spread
-        if shape is not None and len(shape) == 1 and spread.torus is None:
+        if shape == (spread.size,) and spread.torus is None:
             return replace(spread, axis="all")
         whole = isinstance(stage.module, nn.Flatten) and stage.module.start_dim == 1
         whole = whole and stage.module.end_dim in (-1, len(shape or ()))

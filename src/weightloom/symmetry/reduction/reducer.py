@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
-from weightloom.networks.finiteness import require_finite
+from weightloom.networks.finiteness import require_finite, require_real
 from weightloom.networks.graph import Graph
 from weightloom.networks.layers import Affine
 from weightloom.symmetry.folding import folded
@@ -168,6 +168,7 @@ def reduce(
     if remove_dead and data is None:
         raise ConfigError("remove_dead=True needs data=: a tensor of inputs, or batches of them")
     require_finite(module)
+    require_real(module)
     batches = None if data is None else InputBatches(data, module)
     graph = trace(module)
     work = _Reduction(_small_copy(graph), box, tolerance)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
-from weightloom.networks.finiteness import require_finite
+from weightloom.networks.finiteness import require_finite, require_real
 from weightloom.networks.graph import Graph, Node, NodeKind
 from weightloom.networks.layers import AFFINE, Affine
 from weightloom.symmetry.folding import folded
@@ -373,6 +373,7 @@ def is_normal(module: nn.Module, box: Box | None = None, tolerance: float = 0.0)
     (('0', 2, 0),)
     """
     require_finite(module)
+    require_real(module)
     work = ReducibleNetwork(folded(trace(module)), box)
     units: dict[str, list[Any]] = {}
     notes = [f"space {name!r} was not examined: {why}" for name, why in work.blocked.items()]
