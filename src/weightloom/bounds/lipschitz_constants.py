@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +71,7 @@ def lipschitz(
     chain = read_chain(net, input_shape, blocks=True, radius=radius)
     if method != "best":
         return _METHODS[method](chain, p)
-    return min(upper_bounds(chain, p), key=lambda bound: bound.log)
+    return smallest(upper_bounds(chain, p))
 
 
 def upper_bounds(chain: Chain, p: str) -> Iterator[Bound]:
@@ -84,6 +84,11 @@ def upper_bounds(chain: Chain, p: str) -> Iterator[Bound]:
         yield product(chain, p)
     if known and chain.entrywise:
         yield paths(chain, p)
+
+
+def smallest(bounds: Iterable[Bound]) -> Bound:
+    """The smallest bound; of those that differ by rounding the first, which has factors to show."""
+    return min(bounds, key=lambda bound: round(bound.log, 9))
 
 
 def _semidefinite(bound: Callable[[Chain], Bound]) -> Callable[[Chain, str], Bound]:

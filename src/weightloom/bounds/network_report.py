@@ -19,7 +19,7 @@ from weightloom.bounds.comparison import (
     require_dense,
 )
 from weightloom.bounds.covering import RULES, Covering, log_covering_number, stochastic_error
-from weightloom.bounds.lipschitz_constants import Attained, lipschitz_lower
+from weightloom.bounds.lipschitz_constants import Attained, lipschitz_lower, smallest
 from weightloom.bounds.network_norms import Bound, all_norms
 from weightloom.bounds.semidefinite import closed_form
 from weightloom.bounds.semidefinite.recursion import Norms
@@ -188,7 +188,7 @@ def _ranges(
             lower = lipschitz_lower(
                 net, p, input_shape=input_shape, starts=starts, rounds=rounds, seed=seed
             )
-        ranges[p] = LipschitzRange(p, min(uppers, key=lambda b: b.log), lower)
+        ranges[p] = LipschitzRange(p, smallest(uppers), lower)
     return ranges
 
 

@@ -217,6 +217,18 @@ def test_transformer_encoders(norm_first, seed):
             lipschitz(net, 2, **given)
 
 
+def test_the_table_of_a_transformer_names_its_parts():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, layer_norm_eps=0.5).eval()
+    bound = lipschitz(nn.Sequential(layer), 2, input_shape=(3, 4), radius=1.0, method="product")
+    assert [name for name, _ in bound.layers] == [
+        "0, sum before norm1", "0.norm1", "0, sum before norm2", "0.norm2",
+    ]  # fmt: skip
+    assert bound == pytest.approx(math.prod(factor.value for _, factor in bound.layers))
+    # Where nothing is gained, the bound that can show its factors is returned.
+    bound = lipschitz(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), 2)
+    assert [name for name, _ in bound.layers] == ["0", "1"]
+
+
 def test_layer_norm_reaches_its_constant():
     net = nn.Sequential(nn.LayerNorm(5, eps=0.01)).double()
     assert lipschitz(net, 2) == pytest.approx(10)
