@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from weightloom.bounds.blocks.kinds import Norm, Product, Sum, placed, reads_tokens
-from weightloom.bounds.blocks.reading import read_stages
+from weightloom.bounds.blocks.reading import read_stages, rms_epsilon
 from weightloom.bounds.recognition import KNOWN, stage_of
 from weightloom.bounds.stages import (
     Conv,
@@ -198,7 +198,12 @@ def _shapes(stages: Sequence[Stage], shape: Shape) -> Iterator[Shape]:
 
 def double_copy(net: nn.Module) -> nn.Module:
     """A copy in double precision and eval mode, without gradients."""
-    twin = copy.deepcopy(net).double().eval().requires_grad_(False)
+    twin = copy.deepcopy(net)
+    for module in twin.modules():
+        if isinstance(module, nn.RMSNorm) and module.eps is None:
+            # It takes the epsilon of its input's dtype, which is another function after a cast.
+            module.eps = rms_epsilon(module)
+    twin = twin.double().eval().requires_grad_(False)
     for module in twin.modules():
         if getattr(module, "inplace", False):  # would overwrite the search points
             module.inplace = False  # type: ignore[assignment]

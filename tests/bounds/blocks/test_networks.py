@@ -240,6 +240,17 @@ def test_layer_norm_reaches_its_constant():
     assert lower <= lipschitz(net, 1)
 
 
+def test_the_default_epsilon_of_rms_norm_is_that_of_the_weights():
+    """In double precision it would be a steeper function, which is not the network."""
+    net = nn.Sequential(nn.RMSNorm(3))
+    bound = lipschitz(net, 2)
+    assert bound == pytest.approx(1 / math.sqrt(torch.finfo(torch.float32).eps))
+    for start in range(3):
+        lower = lipschitz_lower(net, 2, low=-1e-4, high=1e-4, starts=16, seed=start)
+        assert lower.value <= bound * (1 + ATTACK)
+    assert lower.value > 0.5 * bound
+
+
 class Joined(nn.Module):
     def __init__(self, join):
         super().__init__()

@@ -31,7 +31,7 @@ from weightloom.networks.graph import Graph, Node, NodeKind, trace
 from weightloom.networks.layers import DROPOUTS, kind_of
 from weightloom.networks.straight import as_module, is_size
 
-__all__ = ["read_stages"]
+__all__ = ["read_stages", "rms_epsilon"]
 
 _BLOCKS = (
     nn.LayerNorm,
@@ -111,9 +111,7 @@ def _block(block: nn.Module, name: str) -> Iterator[Stage]:
 def _norm(norm: nn.LayerNorm | nn.RMSNorm, name: str) -> Norm:
     kind = type(norm).__name__
     gain, bias = norm.weight, getattr(norm, "bias", None)
-    eps = norm.eps
-    if eps is None:  # as nn.RMSNorm does
-        eps = torch.finfo(torch.get_default_dtype() if gain is None else gain.dtype).eps
+    eps = rms_epsilon(norm) if isinstance(norm, nn.RMSNorm) else norm.eps
     if len(norm.normalized_shape) != 1 or eps <= 0:
         raise UnsupportedModuleError(
             f"layer '{name}' ({kind}) normalises over {tuple(norm.normalized_shape)} with "
@@ -121,6 +119,12 @@ def _norm(norm: nn.LayerNorm | nn.RMSNorm, name: str) -> Norm:
             f"has no Lipschitz constant)"
         )
     return Norm(name, norm, gain, bias, float(eps), norm.normalized_shape[0])
+
+
+def rms_epsilon(norm: nn.RMSNorm) -> float:
+    """What it adds to the mean square: by default the epsilon of its dtype."""
+    dtype = torch.get_default_dtype() if norm.weight is None else norm.weight.dtype
+    return torch.finfo(dtype).eps if norm.eps is None else norm.eps
 
 
 def _attention(layer: nn.MultiheadAttention, name: str) -> SelfAttention:
