@@ -10,7 +10,7 @@ from torch import nn
 
 from weightloom import bounds, symmetry
 from weightloom.errors import NonFiniteWeightsError, UnsupportedModuleError
-from weightloom.networks import require_finite
+from weightloom.networks.finiteness import require_finite
 
 BAD = [math.nan, math.inf, -math.inf]
 

@@ -160,10 +160,17 @@ def _vectors(stages: Sequence[Stage]) -> Shape | None:
 
 def _require_no_hooks(net: nn.Module) -> None:
     for name, module in net.named_modules():
+        where = f"layer '{name or 'the network'}' ({type(module).__name__})"
         if module._forward_hooks or module._forward_pre_hooks:
             raise UnsupportedModuleError(
-                f"layer '{name or 'the network'}' ({type(module).__name__}) has forward hooks, "
-                f"which may change what it computes; remove them before asking for bounds"
+                f"{where} has forward hooks, which may change what it computes; remove them before "
+                f"asking for bounds"
+            )
+        # Neither a container's children nor its class tell what such a forward computes.
+        if "forward" in vars(module) and next(module.children(), None) is not None:
+            raise UnsupportedModuleError(
+                f"{where} has a forward that was replaced, so its layers do not tell what it "
+                f"computes; put the code into a class"
             )
 
 

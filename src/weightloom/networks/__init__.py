@@ -16,7 +16,6 @@ Every other folder reads networks through this one:
 
 from weightloom.networks import activations, layers
 from weightloom.networks.activations import Activation, Kind, lookup, register
-from weightloom.networks.finiteness import require_finite, require_real
 from weightloom.networks.graph import Graph, Node, NodeKind, trace
 from weightloom.networks.specs import WeightSpec
 from weightloom.networks.straight import FunctionLayer, chain
@@ -31,9 +30,6 @@ __all__ = [
     "NodeKind",
     "chain",
     "FunctionLayer",
-    # weights that can be worked with
-    "require_finite",
-    "require_real",
     # layer kinds: the classes of torch.nn by what they do
     "layers",
     # activations: one table with every fact about each

@@ -52,7 +52,7 @@ _VIEW_FUNCTIONS = {"flatten", "view", "reshape", "contiguous", "dropout", "unfla
 
 def read_stages(net: nn.Module, name: str = "") -> Iterator[Stage]:
     """The stages of a network in order; ``name`` is the prefix of their names."""
-    if isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward:
+    if isinstance(net, nn.Sequential) and kind_of(net, (nn.Sequential,)) is not None:
         for key, child in net._modules.items():
             if child is not None:
                 yield from read_stages(child, _joined(name, key))
