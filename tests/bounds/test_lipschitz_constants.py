@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import jacrev, vmap
 
-from weightloom.bounds import lipschitz, lipschitz_lower
+from weightloom.bounds import lipschitz, lipschitz_lower, norms
 from weightloom.errors import ConfigError, UnsupportedModuleError
 
 NORMS = [1, 2, math.inf]
-ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU]
+# Hardsigmoid has no second derivative in PyTorch, which the search must do without.
+ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.Hardsigmoid]
 
 
 def network(sizes, activation=nn.ReLU, seed=0):
@@ -176,6 +177,27 @@ def test_a_layer_with_a_forward_of_its_own_is_refused(layer):
     net = nn.Sequential(layer, nn.ReLU(), nn.Linear(4, 1))
     with pytest.raises(UnsupportedModuleError, match=r"layer '0' .* computes its output in its"):
         lipschitz(net)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Linear(3, 3)), Scaled])
+@pytest.mark.parametrize("function", [lipschitz, lipschitz_lower, norms])
+def test_a_container_with_a_replaced_forward_is_refused(make, function):
+    """Its children were read as if it still ran them: a bound below the true constant."""
+    part = make()
+    plain = part.forward
+    part.forward = lambda x: 100 * plain(x)
+    for net in (part, nn.Sequential(part, nn.ReLU())):
+        with pytest.raises(UnsupportedModuleError, match=r"has a forward that was replaced"):
+            function(net)
 
 
 @pytest.mark.parametrize("part", ["", "0", "2"])

@@ -152,3 +152,22 @@ def test_a_single_layer():
     assert result.comparison is None
     assert result.covering["rigorous"].valid
     assert str(result)
+
+
+def test_how_far_from_sharp():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4))
+    for constant in report(net).lipschitz.values():  # nothing is lost for one matrix
+        assert constant.ratio == pytest.approx(1, rel=1e-5)
+    nn.init.zeros_(net[0].weight)
+    assert report(net).lipschitz["2"].ratio is None
+    assert report(net, search=False).lipschitz["2"].ratio is None
+
+
+def test_the_2_norm_is_the_best_that_needs_no_search():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 3))
+    constant = report(net).lipschitz["2"]
+    assert constant.upper == lipschitz(net, 2) == lipschitz(net, 2, method="sdp-fast")
+    assert constant.upper < 0.8 * report(net).norms["product 2"]
+    assert "ECLipsE-Fast" in str(report(net))

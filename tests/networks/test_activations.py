@@ -110,6 +110,16 @@ class TestRow:
             steepest = float((evaluate(row.function).diff() / GRID.diff()).abs().max())
             assert steepest <= row.lipschitz + 2e-10  # 40 * 2^-53 / 1e-4, twice
 
+    def test_slopes_are_the_range_of_secants(self, name):
+        """No secant leaves the range, and both ends are nearly reached (facts, not guesses)."""
+        row = TABLE[name]
+        if math.isinf(row.lipschitz):
+            return
+        low, high = row.slopes
+        secants = evaluate(row.function).diff() / GRID.diff()
+        assert low - 2e-10 <= float(secants.min()) <= low + 3e-2  # asinh is slow
+        assert high - 1e-3 * row.lipschitz <= float(secants.max()) <= high + 2e-10
+
     def test_order_and_range(self, name):
         row = TABLE[name]
         values = evaluate(row.function)
@@ -190,6 +200,11 @@ def test_settings_change_the_record(module):
     assert float(values.abs().max()) <= record.bound
     slopes = evaluate(record.slope, GRID[::100] + 1e-5)
     assert float(slopes.abs().max()) <= record.lipschitz * (1 + 1e-9)
+    if math.isfinite(record.lipschitz):
+        low, high = record.slopes
+        assert low - 1e-9 <= float(slopes.min())
+        assert float(slopes.max()) <= high + 1e-9
+        assert max(-low, high) == pytest.approx(record.lipschitz, rel=1e-9)
     if record.pieces is not None:
         t = GRID + 1e-5
         expected = evaluate(module, t)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from weightloom import bounds, symmetry
-from weightloom.errors import NonFiniteWeightsError
-from weightloom.networks import require_finite
+from weightloom.errors import NonFiniteWeightsError, UnsupportedModuleError
+from weightloom.networks.finiteness import require_finite
 
 BAD = [math.nan, math.inf, -math.inf]
 
@@ -89,3 +89,14 @@ def test_statistics_of_batch_norm_are_weights(name):
     for function in (symmetry.reduce, symmetry.is_normal, symmetry.fingerprint, bounds.lipschitz):
         with pytest.raises(NonFiniteWeightsError, match=rf"'1.{name}' holds NaN"):
             function(net)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [bounds.lipschitz, bounds.report, bounds.norms, symmetry.reduce, symmetry.is_normal],
+    ids=lambda function: function.__name__,
+)
+def test_complex_weights_are_not_taken_for_their_real_parts(function):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).to(torch.complex64)
+    with pytest.raises(UnsupportedModuleError, match=r"'0.weight' is torch.complex64; wanted real"):
+        function(net)

@@ -4,6 +4,11 @@
 and an error.
 """
 
+from weightloom.bounds.blocks.rules import (
+    attention_lipschitz,
+    gated_lipschitz,
+    normalised_length,
+)
 from weightloom.bounds.chain import Chain, read_chain
 from weightloom.bounds.comparison import BoundsComparison, ComparisonRow, compare
 from weightloom.bounds.covering import (
@@ -43,6 +48,10 @@ __all__ = [
     "Attained",
     "read_chain",
     "Chain",
+    # How steep is a block, from its weights?
+    "attention_lipschitz",
+    "gated_lipschitz",
+    "normalised_length",
     # How rich is its class?
     "log_covering_number",
     "log_sensitivity",

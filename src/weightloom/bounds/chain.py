@@ -8,6 +8,7 @@ unknown or not Lipschitz raise an error that names them.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,37 +16,26 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from weightloom.bounds.blocks.kinds import Norm, Product, Sum, placed, reads_tokens
+from weightloom.bounds.blocks.reading import read_stages, rms_epsilon
+from weightloom.bounds.recognition import KNOWN, stage_of
 from weightloom.bounds.stages import (
     Conv,
     Dense,
     Elementwise,
-    MaxPool,
-    Nonnegative,
+    Reach,
     Reshape,
-    Scale,
     Shape,
     Stage,
     needs_shape,
 )
 from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
-from weightloom.networks.activations import Activation, measure
-from weightloom.networks.finiteness import require_finite
-from weightloom.networks.layers import (
-    ADAPTIVE_AVERAGE_POOLS,
-    AVERAGE_POOLS,
-    BATCH_NORMS,
-    CONVOLUTIONS,
-    DROPOUTS,
-    MAX_POOLS,
-    kind_of,
-)
-from weightloom.networks.straight import FunctionLayer, chain
+from weightloom.networks.activations import Activation
+from weightloom.networks.finiteness import require_finite, require_real
+from weightloom.networks.layers import kind_of
+from weightloom.networks.straight import chain
 
 __all__ = ["Chain", "double_copy", "read_chain"]
-
-_AVERAGE = (*AVERAGE_POOLS, *ADAPTIVE_AVERAGE_POOLS)
-_SAME = (nn.Identity, *DROPOUTS, nn.Flatten, nn.Unflatten)
-_KNOWN = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, *MAX_POOLS, *_AVERAGE, *_SAME)
 
 
 @dataclass(frozen=True)
@@ -67,6 +57,11 @@ class Chain:
     def size(self) -> int:
         """Weights and biases of the affine stages."""
         return sum(p.numel() for layer in self.affine for p in layer.module.parameters())
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether there is one linear map that dominates the network."""
+        return all(stage.entrywise for stage in self.stages)
 
     @property
     def dense(self) -> bool:
@@ -115,30 +110,67 @@ class Chain:
         return known
 
 
-def read_chain(net: nn.Module, input_shape: Sequence[int] | None = None) -> Chain:
-    """The stages of ``net``; only convolutions need ``input_shape`` (without the batch)."""
+def read_chain(
+    net: nn.Module,
+    input_shape: Sequence[int] | None = None,
+    *,
+    blocks: bool = False,
+    radius: float | None = None,
+) -> Chain:
+    """The stages of ``net``; only convolutions and attention need ``input_shape``.
+
+    ``blocks`` also reads residual sums, products, normalisation and attention. ``radius`` bounds
+    the 2-norm of each row (token) of the input, which products and attention need.
+    """
     require_finite(net)
+    require_real(net)
     _require_no_hooks(net)
-    stages = tuple(_read(net))
-    if not any(isinstance(s, Dense | Conv) for s in stages):
+    stages = tuple(read_stages(net) if blocks else _read(net))
+    if not blocks and not any(isinstance(s, Dense | Conv) for s in stages):
         raise UnsupportedModuleError(
             f"{type(net).__name__} holds no Linear or Conv layer; bounds need at least one"
         )
     if input_shape is None:
-        # Flatten and Dropout before a Linear leave vectors unchanged.
-        first = next((s for s in stages if not _takes_vectors(s)), None)
-        input_shape = (first.module.in_features,) if isinstance(first, Dense) else None
-    if input_shape is None:
-        return Chain(stages, (None,) * len(stages))
-    return Chain(stages, tuple(_shapes(stages, tuple(input_shape))))
+        input_shape = _vectors(stages)
+    if radius is not None and not 0 <= radius < math.inf:
+        raise ConfigError(f"radius={radius} was given; wanted a finite length >= 0, or None")
+    shape = None if input_shape is None else tuple(input_shape)
+    shapes: tuple[Shape | None, ...] = (None,) * len(stages)
+    if shape is not None:
+        shapes = tuple(_shapes(stages, shape))
+    if blocks:
+        length = math.inf if radius is None else float(radius)
+        stages, _ = placed(stages, Reach(length, length), shape)
+    return Chain(stages, shapes)
+
+
+def _vectors(stages: Sequence[Stage]) -> Shape | None:
+    """The shape of one input if the first layer reads vectors."""
+    # Flatten and Dropout before a Linear leave vectors unchanged.
+    first = next((s for s in stages if not _takes_vectors(s)), None)
+    if reads_tokens(stages):
+        return None
+    if isinstance(first, Sum | Product):
+        inner = (_vectors(branch) for branch in first.branches)
+        return next((shape for shape in inner if shape is not None), None)
+    if isinstance(first, Norm):
+        return (first.size,)
+    return (first.module.in_features,) if isinstance(first, Dense) else None
 
 
 def _require_no_hooks(net: nn.Module) -> None:
     for name, module in net.named_modules():
+        where = f"layer '{name or 'the network'}' ({type(module).__name__})"
         if module._forward_hooks or module._forward_pre_hooks:
             raise UnsupportedModuleError(
-                f"layer '{name or 'the network'}' ({type(module).__name__}) has forward hooks, "
-                f"which may change what it computes; remove them before asking for bounds"
+                f"{where} has forward hooks, which may change what it computes; remove them before "
+                f"asking for bounds"
+            )
+        # Neither a container's children nor its class tell what such a forward computes.
+        if "forward" in vars(module) and next(module.children(), None) is not None:
+            raise UnsupportedModuleError(
+                f"{where} has a forward that was replaced, so its layers do not tell what it "
+                f"computes; put the code into a class"
             )
 
 
@@ -149,80 +181,8 @@ def _takes_vectors(stage: Stage) -> bool:
 
 
 def _read(net: nn.Module) -> Iterator[Stage]:
-    for name, layer in chain(net, lambda module: kind_of(module, _KNOWN) is not None):
-        name = name or type(layer).__name__
-        yield _known(layer, name) or _activation(layer, name)
-
-
-def _known(module: nn.Module, name: str) -> Stage | None:
-    if isinstance(module, _KNOWN) and kind_of(module, _KNOWN) is None:
-        raise UnsupportedModuleError(
-            f"layer '{name}' ({type(module).__name__}) computes its output in its own forward, so "
-            f"its weights do not tell its norms; use a plain layer of torch.nn"
-        )
-    if isinstance(module, nn.Linear):
-        return Dense(name, module)
-    if isinstance(module, CONVOLUTIONS):
-        return _conv(module, name)
-    if isinstance(module, BATCH_NORMS):
-        return _batch_norm(module, name)
-    if isinstance(module, MAX_POOLS):
-        return _max_pool(module, name)
-    if isinstance(module, _AVERAGE):
-        return Nonnegative(name, module)
-    if isinstance(module, nn.Flatten) and module.start_dim == 0:
-        raise UnsupportedModuleError(
-            f"layer '{name}' (Flatten) joins the rows of a batch; use start_dim=1 or more"
-        )
-    if isinstance(module, _SAME):
-        return Reshape(name, module)
-    return None
-
-
-def _activation(module: nn.Module, name: str) -> Stage:
-    if isinstance(module, FunctionLayer):
-        return Elementwise(name, module, measure(name, module.function, module.plain))
-    return Elementwise(name, module, measure(name, module))
-
-
-def _conv(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, name: str) -> Stage:
-    if module.padding_mode != "zeros":
-        raise UnsupportedModuleError(
-            f"layer '{name}' ({type(module).__name__}) pads with {module.padding_mode!r}; its "
-            f"norms are only known for padding_mode='zeros'"
-        )
-    return Conv(name, module)
-
-
-def _batch_norm(module: nn.Module, name: str) -> Stage:
-    variance = module.running_var
-    if module.training or variance is None:
-        raise UnsupportedModuleError(
-            f"layer '{name}' ({type(module).__name__}) uses the statistics of each batch, so the "
-            f"network is not one function of its input; call .eval() first (and keep running "
-            f"statistics)"
-        )
-    variance = torch.as_tensor(variance)
-    eps = float(module.eps)  # type: ignore[arg-type]
-    scale = (variance.double() + eps).rsqrt()
-    if module.weight is not None:
-        scale = scale * torch.as_tensor(module.weight).detach().double()
-    return Scale(name, module, scale)
-
-
-def _max_pool(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, name: str) -> Stage:
-    dims = 1 + MAX_POOLS.index(type(module))
-
-    def each(value: int | Sequence[int]) -> Shape:
-        return (value,) * dims if isinstance(value, int) else tuple(value)
-
-    if module.ceil_mode or module.return_indices or set(each(module.dilation)) != {1}:
-        raise UnsupportedModuleError(
-            f"layer '{name}' ({type(module).__name__}) has ceil_mode, dilation or return_indices; "
-            f"its norms are only known without them"
-        )
-    stride = module.kernel_size if module.stride is None else module.stride
-    return MaxPool(name, module, each(module.kernel_size), each(stride), each(module.padding))
+    for name, layer in chain(net, lambda module: kind_of(module, KNOWN) is not None):
+        yield stage_of(layer, name or type(layer).__name__)
 
 
 @torch.no_grad()
@@ -231,21 +191,26 @@ def _shapes(stages: Sequence[Stage], shape: Shape) -> Iterator[Shape]:
         raise ConfigError(
             f"input_shape={shape} was given; wanted sizes of at least 1, without the batch"
         )
-    x = torch.zeros(1, *shape, dtype=torch.float64)
+    given = shape
     for stage in stages:
-        yield tuple(x.shape[1:])
+        yield shape
         try:
-            x = stage.absolute(x)
+            shape = stage.shape_after(shape)
         except (RuntimeError, ValueError) as error:
             raise ShapeError(
                 f"layer '{stage.name}' ({type(stage.module).__name__}) cannot take an input of "
-                f"shape {tuple(x.shape[1:])}, which input_shape={shape} leads to: {error}"
+                f"shape {shape}, which input_shape={given} leads to: {error}"
             ) from None
 
 
 def double_copy(net: nn.Module) -> nn.Module:
     """A copy in double precision and eval mode, without gradients."""
-    twin = copy.deepcopy(net).double().eval().requires_grad_(False)
+    twin = copy.deepcopy(net)
+    for module in twin.modules():
+        if isinstance(module, nn.RMSNorm) and module.eps is None:
+            # It takes the epsilon of its input's dtype, which is another function after a cast.
+            module.eps = rms_epsilon(module)
+    twin = twin.double().eval().requires_grad_(False)
     for module in twin.modules():
         if getattr(module, "inplace", False):  # would overwrite the search points
             module.inplace = False  # type: ignore[assignment]

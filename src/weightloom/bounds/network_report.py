@@ -19,8 +19,10 @@ from weightloom.bounds.comparison import (
     require_dense,
 )
 from weightloom.bounds.covering import RULES, Covering, log_covering_number, stochastic_error
-from weightloom.bounds.lipschitz_constants import Attained, lipschitz_lower
+from weightloom.bounds.lipschitz_constants import Attained, lipschitz_lower, smallest
 from weightloom.bounds.network_norms import Bound, all_norms
+from weightloom.bounds.semidefinite import closed_form
+from weightloom.bounds.semidefinite.recursion import Norms
 from weightloom.bounds.stages import Elementwise
 from weightloom.bounds.widths import log_group_order, log_volume
 from weightloom.errors import ConfigError, UnsupportedModuleError
@@ -45,6 +47,13 @@ class LipschitzRange:
     """proven"""
     lower: Attained | None
     """attained by a pair of points; None if there was no search"""
+
+    @property
+    def ratio(self) -> float | None:
+        """``upper`` / ``lower``: how far from sharp the bound is at most; None if not known."""
+        if self.lower is None or self.lower.value == 0:
+            return None
+        return float(self.upper) / self.lower.value
 
 
 @dataclass(frozen=True)
@@ -171,12 +180,15 @@ def _ranges(
     ranges = {}
     for p in ("1", "2", "inf"):
         uppers = [norms[key] for key in (f"product {p}", f"paths {p}") if key in norms]
+        if p == "2" and known:
+            stage_norms = Norms(chain, norms["product 2"])
+            uppers.append(closed_form(chain, norms=stage_norms))
         lower = None
         if search and known:
             lower = lipschitz_lower(
                 net, p, input_shape=input_shape, starts=starts, rounds=rounds, seed=seed
             )
-        ranges[p] = LipschitzRange(p, min(uppers, key=lambda b: b.log), lower)
+        ranges[p] = LipschitzRange(p, smallest(uppers), lower)
     return ranges
 
 

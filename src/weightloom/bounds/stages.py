@@ -22,9 +22,30 @@ from weightloom.bounds.spectral import Factor, conv_symbol_norm, spectral_norm
 from weightloom.errors import ConfigError
 from weightloom.networks.activations import Activation
 
-__all__ = ["Conv", "Dense", "Elementwise", "MaxPool", "Nonnegative", "Reshape", "Scale", "Stage"]
+__all__ = [
+    "Conv",
+    "Dense",
+    "Elementwise",
+    "MaxPool",
+    "Nonnegative",
+    "Reach",
+    "Reshape",
+    "Scale",
+    "Stage",
+    "times",
+]
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How large a value can be, over all inputs that are allowed; infinite if not known."""
+
+    norm: float = math.inf
+    """of each row (along the last axis), in the 2-norm"""
+    peak: float = math.inf
+    """of each entry"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,24 @@ class Stage(ABC):
 
     name: str
     module: nn.Module
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether there is a linear map that dominates it: `absolute`."""
+        return True
+
+    def shape_after(self, shape: Shape) -> Shape:
+        """The shape of the output, without the batch."""
+        out = self.absolute(torch.zeros(1, *shape, dtype=torch.float64))
+        return tuple(out.shape[1:])
+
+    def reach(self, given: Reach, shape: Shape | None) -> Reach:
+        """How large the output can be for inputs of this reach."""
+        return Reach()
+
+    def placed(self, given: Reach, shape: Shape | None) -> Stage:
+        """The stage for inputs of this reach; its constant may depend on it."""
+        return self
 
     @abstractmethod
     def factor(self, p: str, shape: Shape | None) -> Factor:
@@ -69,6 +108,16 @@ class Dense(Stage):
         if p == "2":
             return spectral_norm(weight)
         return Factor(float(weight.abs().sum(int(p == "inf"), dtype=torch.float64).max()), True)
+
+    def reach(self, given: Reach, shape: Shape | None) -> Reach:
+        weight = self.module.weight.detach().double()
+        bias = weight.new_zeros(len(weight))
+        if self.module.bias is not None:
+            bias = self.module.bias.detach().double()
+        norm = times(self.factor("2", shape).value, given.norm) + float(bias.norm())
+        rows = torch.linalg.vector_norm(weight, dim=1)
+        peak = float((rows.where(rows == 0, rows * given.norm) + bias.abs()).max())
+        return Reach(norm, min(norm, peak))
 
     def absolute(self, u: Tensor) -> Tensor:
         return F.linear(u, self.module.weight.detach().abs().double())
@@ -143,6 +192,13 @@ class Elementwise(Stage):
         note = "slope measured on a grid, not proven" if self.activation.probed else ""
         return Factor(self.activation.lipschitz, not self.activation.probed, note)
 
+    def reach(self, given: Reach, shape: Shape | None) -> Reach:
+        steepest, zero = self.activation.lipschitz, abs(self.activation.at_zero)
+        peak = min(zero + times(steepest, given.peak), self.activation.bound)
+        root = math.inf if shape is None else math.sqrt(shape[-1])
+        norm = times(zero, root) + times(steepest, given.norm)
+        return Reach(min(norm, times(peak, root)), min(norm, peak))
+
     def absolute(self, u: Tensor) -> Tensor:
         return u * self.activation.lipschitz
 
@@ -153,6 +209,10 @@ class Reshape(Stage):
 
     def factor(self, p: str, shape: Shape | None) -> Factor:
         return Factor(1.0, True)
+
+    def reach(self, given: Reach, shape: Shape | None) -> Reach:
+        moved = isinstance(self.module, nn.Flatten | nn.Unflatten)
+        return Reach(math.inf, given.peak) if moved else given
 
     def absolute(self, u: Tensor) -> Tensor:
         flat = isinstance(self.module, nn.Flatten | nn.Unflatten)
@@ -199,9 +259,15 @@ class MaxPool(Stage):
         return conv(u, window, None, self.stride, self.padding, 1, channels)
 
 
+def times(a: float, b: float) -> float:
+    """a b for a, b >= 0, with zero times infinity = 0."""
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
 def needs_shape(name: str, module: nn.Module) -> ConfigError:
     """The error for a layer whose norms depend on the size of its input."""
     return ConfigError(
         f"the norms of layer '{name}' ({type(module).__name__}) depend on the size of its input, "
-        f"which is not known; pass input_shape=(channels, height, width), without the batch"
+        f"which is not known; pass input_shape=(channels, height, width), or (tokens, size) for "
+        f"sequences, without the batch"
     )

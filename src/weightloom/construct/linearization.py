@@ -9,19 +9,18 @@ differentiation (`torch.func.jvp`); no Jacobian is stored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev, jvp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from weightloom.errors import ShapeError, UnsupportedModuleError
 from weightloom.hyper.rows import call
 from weightloom.networks import WeightSpec
+from weightloom.networks.kernels import plain_attention
 
 __all__ = ["TaylorModel", "linearize"]
 
@@ -144,19 +143,9 @@ def _forward_mode(run: Callable[[], Any]) -> Any:
     Fused attention has no forward derivative in PyTorch, nor has oneDNN's LSTM. Disabling oneDNN
     slows convolutions down, so that is only the second attempt.
     """
-    with _plain_attention():
+    with plain_attention():
         try:
             return run()
         except NotImplementedError:
             with torch.backends.mkldnn.flags(enabled=False):
                 return run()
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, before)
-        yield

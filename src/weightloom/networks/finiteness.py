@@ -1,4 +1,4 @@
-"""Weights that are NaN or infinite say nothing: every comparison with NaN is false."""
+"""Weights that can be worked with: finite, since every comparison with NaN is false, and real."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from weightloom.errors import NonFiniteWeightsError
+from weightloom.errors import NonFiniteWeightsError, UnsupportedModuleError
 from weightloom.networks.layers import BATCH_NORMS
 
-__all__ = ["require_finite"]
+__all__ = ["require_finite", "require_real"]
 
 
 def require_finite(*networks: nn.Module) -> None:
@@ -33,14 +33,30 @@ def require_finite(*networks: nn.Module) -> None:
                 raise _refused(name, tensor)
 
 
+def require_real(network: nn.Module) -> None:
+    """Refuse complex weights, whose imaginary parts a cast to double precision would drop.
+
+    >>> require_real(nn.Linear(2, 1, dtype=torch.complex64))
+    Traceback (most recent call last):
+    ...
+    weightloom.errors.UnsupportedModuleError: weight 'weight' is torch.complex64; wanted real ...
+    """
+    for name, tensor in _weights(network):
+        if tensor.is_complex():
+            raise UnsupportedModuleError(
+                f"weight {name!r} is {tensor.dtype}; wanted real weights: bounds and reduction are "
+                f"not known for complex ones"
+            )
+
+
 def _weights(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in network.named_parameters():
         if not isinstance(tensor, UninitializedParameter):  # the readers name those
             yield name, tensor.detach()
     for prefix, module in network.named_modules():
         if isinstance(module, BATCH_NORMS):
-            for key, tensor in module.named_buffers(recurse=False):
-                yield f"{prefix}.{key}" if prefix else key, tensor
+            for key, buffer in module.named_buffers(recurse=False):
+                yield (f"{prefix}.{key}" if prefix else key), buffer
 
 
 def _is_finite(tensor: Tensor) -> bool:

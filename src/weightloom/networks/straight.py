@@ -15,7 +15,7 @@ from weightloom.networks.activations import module_of
 from weightloom.networks.graph import Graph, Node, NodeKind, require_no_hooks, trace
 from weightloom.networks.layers import kind_of
 
-__all__ = ["FunctionLayer", "chain", "straight_line"]
+__all__ = ["FunctionLayer", "as_module", "chain", "is_size", "straight_line"]
 
 # Functions that have a module with the same options.
 _MODULES: dict[Any, type[nn.Module]] = {
@@ -116,7 +116,7 @@ def straight_line(graph: Graph, name: str = "") -> Iterator[tuple[str, nn.Module
         if node.kind is NodeKind.INPUT and previous is None:
             previous = node
             continue
-        if _is_size(node, sizes):
+        if is_size(node, sizes):
             sizes.add(node)
             continue
         _require_chained(graph, node, set(node.inputs) - sizes == {previous}, name)
@@ -125,7 +125,7 @@ def straight_line(graph: Graph, name: str = "") -> Iterator[tuple[str, nn.Module
             return
         called = node.kind is NodeKind.MODULE
         label = str(node.target) if called else node.name
-        layer = graph.layer(node) if called else _as_module(node, sizes)
+        layer = graph.layer(node) if called else as_module(node, sizes)
         yield ".".join(part for part in (name, label) if part), layer
 
 
@@ -139,7 +139,8 @@ def _require_chained(graph: Graph, node: Node, chained: bool, name: str) -> None
     )
 
 
-def _is_size(node: Node, sizes: set[Node]) -> bool:
+def is_size(node: Node, sizes: set[Node]) -> bool:
+    """Whether a node is a number taken from a shape; ``sizes``: those known so far."""
     if node.kind is NodeKind.METHOD:
         return bool(node.target == "size")
     if node.target is getattr:
@@ -153,7 +154,8 @@ def _is_rows(shape: tuple[Any, ...], sizes: set[Node]) -> bool:
     return len(shape) == 2 and isinstance(shape[0], Node) and shape[0] in sizes and shape[1] == -1
 
 
-def _as_module(node: Node, sizes: set[Node]) -> nn.Module:
+def as_module(node: Node, sizes: set[Node]) -> nn.Module:
+    """The call of a function or method as a layer: torch's own where it has one."""
     layer = FunctionLayer(node)
     rest, options = layer.rest, layer.options
     if node.target in ("view", "reshape") and _is_rows(rest, sizes):

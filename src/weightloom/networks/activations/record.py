@@ -109,6 +109,8 @@ class Activation:
     # Bounds
     lipschitz: float = math.nan
     """sup |s(t) - s(u)| / |t - u|; infinite if there is none, NaN if not known"""
+    least_slope: float = math.nan
+    """inf (s(t) - s(u)) / (t - u); NaN: `slopes` derives it from the other facts"""
     at_zero: float = 0.0
     """s(0)"""
     monotone: bool = False
@@ -141,6 +143,18 @@ class Activation:
     def homogeneous(self) -> bool:
         """Whether s(k t) = k s(t) for all k > 0."""
         return self.kind.scales
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Numbers with low <= (s(t) - s(u)) / (t - u) <= high for all t and u.
+
+        As tight as the facts allow: from the affine pieces, `least_slope`, or monotony.
+        """
+        if self.pieces is not None:
+            return float(min(self.pieces.slopes)), float(max(self.pieces.slopes))
+        if not math.isnan(self.least_slope):
+            return self.least_slope, self.lipschitz
+        return (0.0 if self.monotone else -self.lipschitz), self.lipschitz
 
     def slope(self, t: Tensor) -> Tensor:
         """s'(t); differentiable itself if ``t`` requires gradients."""

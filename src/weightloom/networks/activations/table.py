@@ -90,6 +90,8 @@ class Sine(nn.Module):
 # Phi(sqrt 2) + sqrt 2 phi(sqrt 2): where the second derivative of t Phi(t) is zero.
 GELU = 0.5 * (1 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
 GELU_TANH, SILU, MISH = 1.1290, 1.0998394, 1.0885160
+# GELU, SiLU and hardswish have s(t) - s(-t) = t, so slopes at t and -t add up to 1. Mish does not.
+MISH_LEAST = -0.1125262
 # The product of torch's two constants of SELU: the slope just left of zero.
 SELU = 1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
@@ -121,6 +123,7 @@ def _prelu(module: nn.PReLU) -> Mapping[str, Any]:
         "kind": Kind.SCALE,
         "lipschitz": max(1.0, float(slopes.abs().max())),
         "monotone": bool((slopes >= 0).all()),
+        "least_slope": min(1.0, float(slopes.min())),
     }
 
 
@@ -129,7 +132,7 @@ def _gelu(module: nn.GELU) -> Mapping[str, Any]:
     if module.approximate == "none":
         return same
     unknown = {"derivative": None, "smoothness": math.nan, "gaussian": None}
-    return {**same, "lipschitz": GELU_TANH, **unknown}
+    return {**same, "lipschitz": GELU_TANH, "least_slope": 1 - GELU_TANH, **unknown}
 
 
 def _elu(module: nn.ELU) -> Mapping[str, Any]:
@@ -215,7 +218,7 @@ _ROWS = (
     ),
     Activation(
         "prelu", lambda t: F.leaky_relu(t, 0.25), (nn.PReLU,), (), _prelu, kind=Kind.SCALE,
-        lipschitz=1.0, monotone=True,
+        lipschitz=1.0, least_slope=0.25, monotone=True,
     ),
     Activation(
         "abs", torch.abs, (), ("absolute", "abs_"), kind=Kind.ABSOLUTE, lipschitz=1.0,
@@ -223,6 +226,7 @@ _ROWS = (
     ),
     Activation(
         "identity", lambda t: t, (nn.Identity,), kind=Kind.FREE, lipschitz=1.0, monotone=True,
+        least_slope=1.0,
         gaussian={"name": "identity"},
     ),
     Activation(
@@ -243,7 +247,7 @@ _ROWS = (
         monotone=True, gaussian={"name": "exp"},
     ),
     Activation(
-        "gelu", F.gelu, (nn.GELU,), (), _gelu, lipschitz=GELU,
+        "gelu", F.gelu, (nn.GELU,), (), _gelu, lipschitz=GELU, least_slope=1 - GELU,
         derivative=lambda t: torch.special.ndtr(t) + t * _gauss(t),
         smoothness=math.sqrt(2 / math.pi), gaussian={"name": "gelu"},
     ),
@@ -263,10 +267,10 @@ _ROWS = (
         at_zero=math.log(2), monotone=True, derivative=torch.sigmoid, smoothness=1 / 4,
     ),
     Activation(
-        "silu", F.silu, (nn.SiLU,), ("swish",), lipschitz=SILU, derivative=_silu_slope,
-        smoothness=1 / 2,
+        "silu", F.silu, (nn.SiLU,), ("swish",), lipschitz=SILU, least_slope=1 - SILU,
+        derivative=_silu_slope, smoothness=1 / 2,
     ),
-    Activation("mish", F.mish, (nn.Mish,), lipschitz=MISH),
+    Activation("mish", F.mish, (nn.Mish,), lipschitz=MISH, least_slope=MISH_LEAST),
     Activation(
         "elu", F.elu, (nn.ELU,), ("elu_",), _elu, lipschitz=1.0, monotone=True, rectifier=True,
     ),
@@ -280,7 +284,7 @@ _ROWS = (
         bound=1.0,
     ),
     Activation(
-        "hardswish", F.hardswish, (nn.Hardswish,), lipschitz=1.5,
+        "hardswish", F.hardswish, (nn.Hardswish,), lipschitz=1.5, least_slope=-0.5,
     ),
     Activation(
         "relu6", F.relu6, (nn.ReLU6,), lipschitz=1.0, monotone=True, bound=6.0,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
-from weightloom.networks.finiteness import require_finite
+from weightloom.networks.finiteness import require_finite, require_real
 from weightloom.networks.graph import Graph
 from weightloom.networks.layers import Affine
 from weightloom.symmetry.folding import folded
@@ -17,6 +17,7 @@ from weightloom.symmetry.probes import deviation_of
 from weightloom.symmetry.reading.reader import trace
 from weightloom.symmetry.reduction.clones import rounding
 from weightloom.symmetry.reduction.intervals import Box
+from weightloom.symmetry.reduction.on_data import Data, InputBatches, find_dead, largest_change
 from weightloom.symmetry.reduction.removable import (
     ReducibleNetwork,
     RemovableUnit,
@@ -36,16 +37,20 @@ class Removal:
     """the space of the unit: the first layer that writes it"""
     unit: int
     reason: str
-    """"zero", "constant", "saturated", "clone", "scaled clone", "mirrored clone", "always on" """
+    """"zero", "constant", "saturated", "clone", "scaled clone", "mirrored clone", "always on",
+    "dead on data" """
     into: int | None = None
     """the unit that took over its outgoing weights, if one did"""
     factor: float = 0.0
     """its value was this many times the value of ``into``"""
+    on_data: bool = False
+    """whether only the data allow it: it is dead there, or only such units read it"""
 
     def __str__(self) -> str:
         text = _TEXTS[self.reason].format(value=self.factor)
         merged = "" if self.into is None else f"; its outgoing weights went to unit {self.into}"
-        return f"layer {self.layer!r}, unit {self.unit}: {text}{merged}"
+        data = " (only because of the data)" if self.on_data else ""
+        return f"layer {self.layer!r}, unit {self.unit}: {text}{merged}{data}"
 
 
 _TEXTS = {
@@ -56,6 +61,7 @@ _TEXTS = {
     "scaled clone": "incoming weights are a multiple of another unit's, {value:g} times its value",
     "mirrored clone": "incoming weights are opposite to another unit's",
     "always on": "never switched off, and parallel to another such unit",
+    "dead on data": "one value on all of the data",
 }
 
 
@@ -73,6 +79,17 @@ class Reduced:
     deviation: float | None
     """largest difference of outputs on random inputs, relative to the largest output (in float64
     for up to a million parameters); None if no input was given and none could be guessed"""
+    dead_on_data: tuple[Removal, ...] = ()
+    """units with one value on all of ``data``: removed with ``remove_dead``, else only listed"""
+    samples: int = 0
+    """how many samples ``data`` had"""
+    change_on_data: float | None = None
+    """largest difference of an output on the data, in its own unit; None without ``data``"""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no unit was removed because of the data alone."""
+        return not any(removal.on_data for removal in self.log)
 
     @property
     def removed(self) -> int:
@@ -80,7 +97,15 @@ class Reduced:
         return len(self.log)
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.log), *self.notes]) or "nothing to remove"
+        lines = [*map(str, self.log), *self.notes]
+        if self.change_on_data is not None:
+            state = "listed, not removed" if self.lossless else "removed: NOT lossless in general"
+            lines.append(
+                f"dead on the data ({self.samples} samples): {len(self.dead_on_data)} units, "
+                f"{state if self.dead_on_data else 'nothing to remove'}; outputs on the data "
+                f"changed by at most {self.change_on_data:.3g}"
+            )
+        return "\n".join(lines) or "nothing to remove"
 
 
 def reduce(
@@ -88,6 +113,9 @@ def reduce(
     box: Box | None = None,
     tolerance: float = 0.0,
     example: Tensor | None = None,
+    *,
+    data: Data | None = None,
+    remove_dead: bool = False,
 ) -> Reduced:
     """A smaller network that computes the same function, without zero, constant or clone units.
 
@@ -111,6 +139,11 @@ def reduce(
     units that are almost clones or almost unread. Outputs then change, see ``deviation``. At 0
     clones are exactly equal, and multiples equal up to the rounding of a rescaling.
 
+    ``data``, a tensor of inputs or batches of them (a DataLoader), also finds units that have one
+    value on all of it, such as ReLUs that no sample switches on. ``dead_on_data`` lists them, and
+    ``remove_dead=True`` removes them. That is NOT lossless: other inputs may switch them on. Such
+    removals have ``on_data``, and ``change_on_data`` is what they changed on the data itself.
+
     Units of a convolution are its channels. A constant channel cannot be folded into a convolution
     that pads with zeros: such channels are merged into one, which stays, with a note. Layers whose
     units depend on each other (norms, attention, softmax, depthwise convolutions) and layers that
@@ -132,80 +165,123 @@ def reduce(
     """
     if not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance}; it is relative, give 0 <= tolerance < 1")
+    if remove_dead and data is None:
+        raise ConfigError("remove_dead=True needs data=: a tensor of inputs, or batches of them")
     require_finite(module)
+    require_real(module)
+    batches = None if data is None else InputBatches(data, module)
     graph = trace(module)
-    small, log, kept, notes = reduced(graph, box, tolerance)
+    work = _Reduction(_small_copy(graph), box, tolerance)
+    work.remove_all()
+    dead = () if batches is None else work.dead(batches, remove_dead)
     deviation: float | None = 0.0
-    if log:
-        deviation = deviation_of(module, small.module, box, example)
-    return Reduced(small.module, tuple(log), kept, tuple(notes), deviation)
+    if work.log:
+        deviation = deviation_of(module, work.graph.module, box, example)
+    return Reduced(
+        work.graph.module,
+        tuple(work.log),
+        work.kept(),
+        tuple(work.all_notes()),
+        deviation,
+        dead,
+        0 if batches is None else batches.samples,
+        None if batches is None else largest_change(module, work.graph.module, batches),
+    )
 
 
 def reduced(
     graph: Graph, box: Box | None = None, tolerance: float = 0.0
 ) -> tuple[Graph, list[Removal], dict[str, Tensor], list[str]]:
     """The graph of a smaller copy; what was removed, what remains in each space, and notes."""
+    work = _Reduction(_small_copy(graph), box, tolerance)
+    work.remove_all()
+    return work.graph, work.log, work.kept(), work.all_notes()
+
+
+def _small_copy(graph: Graph) -> Graph:
+    """A copy to remove units from, with BatchNorm folded."""
     small = folded(graph)
-    if small is graph:
-        small = graph.of_copy(copy.deepcopy(graph.module))
-    return small, *_remove_all(small, box, tolerance)
+    return graph.of_copy(copy.deepcopy(graph.module)) if small is graph else small
 
 
-def _remove_all(
-    graph: Graph, box: Box | None, tolerance: float
-) -> tuple[list[Removal], dict[str, Tensor], list[str]]:
-    """Removes units, in place, until nothing changes.
+class _Reduction:
+    """A network that units are removed from, in place, and what was removed so far."""
 
-    Unread units from the last layer to the first, then constants and clones from the first to the
-    last.
-    """
-    work = ReducibleNetwork(graph, box)
-    units = {name: list(range(space.size)) for name, space in work.spec.spaces.items()}
-    notes = {f"space {name!r} was not reduced: {why}": None for name, why in work.blocked.items()}
-    log: list[Removal] = []
-    while True:
-        changed = False
-        free = [name for name in work.spec.spaces if name not in work.blocked]
-        for name in reversed(free):
-            unread = find_unread(work, name, tolerance)
-            log += _remove(work, name, unread, units)
-            changed = changed or bool(unread)
-        stuck: list[str] = []
-        for name in free:
-            removable, remarks = find_removable(work, name, tolerance)
-            stuck += remarks
-            log += _remove(work, name, removable, units)
-            changed = changed or bool(removable)
-        if not changed:
-            empty = [
-                f"layer {name!r}: no unit is needed; one without weights stays"
-                for name in free
-                if is_placeholder(work, name)
-            ]
-            kept = {name: torch.tensor(left) for name, left in units.items()}
-            return log, kept, [*notes, *stuck, *empty]
-        work = ReducibleNetwork(graph, box)
+    def __init__(self, graph: Graph, box: Box | None, tolerance: float) -> None:
+        self.graph, self.box, self.tolerance = graph, box, tolerance
+        self.work = ReducibleNetwork(graph, box)
+        self.units = {
+            name: list(range(space.size)) for name, space in self.work.spec.spaces.items()
+        }
+        self.log: list[Removal] = []
+        self.notes: list[str] = []
 
+    def remove_all(self, on_data: bool = False) -> None:
+        """Removes units until nothing changes.
 
-def _remove(
-    work: ReducibleNetwork, space: str, removable: list[RemovableUnit], units: dict[str, list[int]]
-) -> list[Removal]:
-    """Removes units and returns the log, with the indices of the network that was given."""
-    if not removable:
-        return []
-    old = units[space]
-    kept = remove_units(work, space, removable)
-    units[space] = [old[unit] for unit in kept]
-    return [
-        Removal(
-            space,
-            old[removed.unit],
-            removed.reason,
-            None if removed.into is None else old[removed.into],
-            removed.factor,
+        Unread units from the last layer to the first, then constants and clones from the first to
+        the last.
+        """
+        changed = True
+        while changed:
+            changed, self.notes = False, []
+            for name in reversed(self._free()):
+                unread = find_unread(self.work, name, self.tolerance)
+                changed = self._remove(name, unread, on_data) or changed
+            for name in self._free():
+                removable, remarks = find_removable(self.work, name, self.tolerance)
+                self.notes += remarks
+                changed = self._remove(name, removable, on_data) or changed
+            if changed:
+                self.work = ReducibleNetwork(self.graph, self.box)
+
+    def dead(self, batches: InputBatches, remove: bool) -> tuple[Removal, ...]:
+        """The units that have one value on the data; removes them if asked to."""
+        dead = find_dead(self.work, batches)
+        removals = tuple(
+            self._removal(name, removable, on_data=True)
+            for name in self._free()
+            for removable in dead[name]
         )
-        for removed in removable
-    ]
+        if remove and removals:
+            # On the data no value changes when a dead unit goes, so all can go at once.
+            for name in self._free():
+                self._remove(name, dead[name], on_data=True)
+            self.work = ReducibleNetwork(self.graph, self.box)
+            self.remove_all(on_data=True)
+        return removals
+
+    def kept(self) -> dict[str, Tensor]:
+        """For each space the old indices of what is left."""
+        return {name: torch.tensor(left) for name, left in self.units.items()}
+
+    def all_notes(self) -> list[str]:
+        """What could not be reduced, and why."""
+        blocked = [f"space {n!r} was not reduced: {why}" for n, why in self.work.blocked.items()]
+        empty = [
+            f"layer {name!r}: no unit is needed; one without weights stays"
+            for name in self._free()
+            if is_placeholder(self.work, name)
+        ]
+        return [*blocked, *self.notes, *empty]
+
+    def _free(self) -> list[str]:
+        return [name for name in self.work.spec.spaces if name not in self.work.blocked]
+
+    def _remove(self, space: str, removable: list[RemovableUnit], on_data: bool) -> bool:
+        """Removes units and notes it in the log; whether there were any."""
+        if not removable:
+            return False
+        self.log += [self._removal(space, removed, on_data) for removed in removable]
+        kept = remove_units(self.work, space, removable)
+        self.units[space] = [self.units[space][unit] for unit in kept]
+        return True
+
+    def _removal(self, space: str, removed: RemovableUnit, on_data: bool) -> Removal:
+        """With the indices of the network that was given."""
+        old = self.units[space]
+        into = None if removed.into is None else old[removed.into]
+        return Removal(space, old[removed.unit], removed.reason, into, removed.factor, on_data)
 
 
 def remove_units(work: ReducibleNetwork, space: str, removable: list[RemovableUnit]) -> list[int]:

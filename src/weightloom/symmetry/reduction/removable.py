@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
-from weightloom.networks.finiteness import require_finite
+from weightloom.networks.finiteness import require_finite, require_real
 from weightloom.networks.graph import Graph, Node, NodeKind
 from weightloom.networks.layers import AFFINE, Affine
 from weightloom.symmetry.folding import folded
@@ -27,6 +27,7 @@ __all__ = [
     "Normality",
     "ReducibleNetwork",
     "RemovableUnit",
+    "can_shift",
     "find_removable",
     "find_unread",
     "is_normal",
@@ -198,7 +199,7 @@ def _constants(
         if unit in gone:
             continue
         shifts = {name: own[unit] for name, own in values.items()}
-        if _can_shift(work, shifts):
+        if can_shift(work, shifts):
             reason = "constant" if bool(idle[unit]) else "saturated"
             removable.append(RemovableUnit(unit, reason, shifts=shifts))
         else:
@@ -216,7 +217,7 @@ def _without_inputs(work: ReducibleNetwork, space: str) -> Tensor:
     return idle
 
 
-def _can_shift(work: ReducibleNetwork, shifts: dict[str, float]) -> bool:
+def can_shift(work: ReducibleNetwork, shifts: dict[str, float]) -> bool:
     """Whether the biases can absorb these shifts (zeros at the border are not shifted)."""
     return all(
         value == 0 or not pads_with_zeros(work.layer(name)) for name, value in shifts.items()
@@ -304,7 +305,7 @@ def _parallel(
         if bias is not None:
             shift = float(bias[clone.unit].double() - clone.factor * bias[clone.of].double())
         shifts = dict.fromkeys(work.consumers(space), shift)
-        if _can_shift(work, shifts):
+        if can_shift(work, shifts):
             removable.append(_removable(clone, units, "always on", clone.factor, shifts))
     return removable
 
@@ -377,6 +378,7 @@ def is_normal(module: nn.Module, box: Box | None = None, tolerance: float = 0.0)
     (('0', 2, 0),)
     """
     require_finite(module)
+    require_real(module)
     work = ReducibleNetwork(folded(trace(module)), box)
     units: dict[str, list[Any]] = {}
     notes = [f"space {name!r} was not examined: {why}" for name, why in work.blocked.items()]

@@ -1,0 +1,1 @@
+"""Networks that are not chains: residual sums, products, normalisation and attention."""
