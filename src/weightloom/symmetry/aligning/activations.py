@@ -73,6 +73,10 @@ class Correlations:
     written: dict[str, Tensor]
     read: dict[str, Tensor]
 
+    def after(self) -> Correlations:
+        """Only what layers read: values after the activation."""
+        return Correlations({}, self.read)
+
     def unseen(self, spec: Spec) -> tuple[str, ...]:
         """Spaces that no operation with a known weight wrote or read while the networks ran."""
         return tuple(s for s in spec.spaces if s not in self.written and s not in self.read)

@@ -14,7 +14,7 @@ from weightloom.errors import ConfigError, ShapeError
 from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.aligning.averaging import distance, working_tensors
 from weightloom.symmetry.aligning.batches import Batches
-from weightloom.symmetry.aligning.candidates import METHODS, candidates
+from weightloom.symmetry.aligning.candidates import METHODS, Variant, candidates
 from weightloom.symmetry.aligning.judging import Judge, Loss
 from weightloom.symmetry.equivalence import (
     architecture_mismatch,
@@ -26,8 +26,19 @@ from weightloom.symmetry.matching.search import match
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.spec import Element, Spec
 
-__all__ = ["Alignment", "align", "check_method", "exact_element", "finite_losses", "spec_of_all"]
+__all__ = [
+    "NONE",
+    "Alignment",
+    "align",
+    "best_of",
+    "by_method",
+    "check_method",
+    "exact_element",
+    "finite_losses",
+    "spec_of_all",
+]
 
+NONE: Variant = ("none", 0)
 _POINTS = (0.25, 0.5, 0.75)  # where on the line the loss is measured to choose a candidate
 
 
@@ -110,10 +121,21 @@ def align(
             return _result(a, b, spec, element, "exact", {}, ())
     batches = None if data is None else Batches(data, progress)
     proposed = candidates(a, b, spec, method, batches, sweeps)
-    elements = {"none": Element(), **proposed.elements}
+    elements = {NONE: Element(), **proposed.elements}
     scores = _scores(a, b, spec, elements, Judge(loss, batches, repair))
-    best = min(scores, key=lambda name: (scores[name], name == "none"))
-    return _result(a, b, spec, elements[best], best, scores, proposed.unseen)
+    best = best_of(scores)
+    return _result(a, b, spec, elements[best], best[0], by_method(scores), proposed.unseen)
+
+
+def best_of(scores: dict[Variant, float]) -> Variant:
+    """What has the smallest score; what changes nothing only if it is better than the others."""
+    return min(scores, key=lambda variant: (scores[variant], variant == NONE))
+
+
+def by_method(scores: dict[Variant, float]) -> dict[str, float]:
+    """The smallest score of each method."""
+    methods = dict.fromkeys(method for method, _ in scores)
+    return {m: min(score for (name, _), score in scores.items() if name == m) for m in methods}
 
 
 def check_method(method: str | None, data: Any) -> None:
@@ -191,8 +213,8 @@ def _fits(element: Element, spec: Spec) -> bool:
 
 
 def _scores(
-    a: nn.Module, b: nn.Module, spec: Spec, elements: dict[str, Element], judge: Judge
-) -> dict[str, float]:
+    a: nn.Module, b: nn.Module, spec: Spec, elements: dict[Variant, Element], judge: Judge
+) -> dict[Variant, float]:
     moved = {name: apply(element, b, spec) for name, element in elements.items()}
     if judge.loss is None and judge.batches is None:
         here = tensors_of(a)

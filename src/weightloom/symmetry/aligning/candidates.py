@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -15,7 +17,14 @@ from weightloom.symmetry.group import apply_to_tensors, compose, invert
 from weightloom.symmetry.matching.assignment import weight_matching
 from weightloom.symmetry.spec import Element, Kind, Spec
 
-__all__ = ["METHODS", "Candidates", "candidates", "refined", "without_scales_before_norms"]
+__all__ = [
+    "METHODS",
+    "Candidates",
+    "Variant",
+    "candidates",
+    "refined",
+    "without_scales_before_norms",
+]
 
 METHODS = {
     "weights": ("weights", "normalized weights"),
@@ -24,13 +33,17 @@ METHODS = {
 """What `align` may be asked for, and the candidates that belong to it."""
 
 Tensors = dict[str, Tensor]
+Variant = tuple[str, int]
+"""the name of a method, and a number where it has several results"""
+
+_ORDERS = 3  # in which weight matching takes the spaces; each ends in a local optimum of its own
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Elements by name, and the spaces whose units were not seen on the data."""
+    """Elements by method and variant, and the spaces whose units were not seen on the data."""
 
-    elements: dict[str, Element]
+    elements: dict[Variant, Element]
     unseen: tuple[str, ...] = ()
 
 
@@ -43,30 +56,61 @@ def candidates(
     sweeps: int,
 ) -> Candidates:
     """Elements that may bring b close to a, by the names in `METHODS`."""
-    tensors_a, tensors_b = working_tensors(a, b)
+    tensors = working_tensors(a, b)
     allowed = without_scales_before_norms(spec, a)
-    elements: dict[str, Element] = {}
+    elements: dict[Variant, Element] = {}
     if method in (None, "weights"):
-        elements["weights"] = weight_matching(allowed, tensors_a, tensors_b, sweeps)
-        if any(s.kind.scales or s.kind.signs for s in allowed.spaces.values()):
-            elements["normalized weights"] = _normalized(allowed, tensors_a, tensors_b, sweeps)
+        elements |= _by_weights(allowed, tensors[0], tensors[1], sweeps)
     if method == "weights" or batches is None:
         return Candidates(elements)
     seen = correlations([a], b, allowed, batches, "matching")
-    element = activation_matching(allowed, seen)
-    # Heads, and spaces that were not seen, by weights; the others stay.
-    left = replace(allowed, spaces={name: allowed.spaces[name] for name in seen.unseen(allowed)})
-    element = refined(left, tensors_a, tensors_b, element, sweeps)
-    elements["activations"] = element
-    elements["refined activations"] = refined(allowed, tensors_a, tensors_b, element, sweeps)
-    return Candidates(elements, tuple(left.spaces))
+    unseen = seen.unseen(allowed)
+    # All places together, and values after the activation alone: neither is always better.
+    for variant, places in enumerate((seen, seen.after())):
+        element = activation_matching(allowed, places)
+        left = {*unseen, *places.unseen(allowed)}
+        # Heads, and spaces that were not seen, by weights; the others stay.
+        element = refined(allowed, tensors[0], tensors[1], element, sweeps, left)
+        elements["activations", variant] = element
+        element = refined(allowed, tensors[0], tensors[1], element, sweeps)
+        elements["refined activations", variant] = element
+    return Candidates(elements, unseen)
 
 
-def refined(spec: Spec, a: Tensors, b: Tensors, start: Element, sweeps: int) -> Element:
-    """Weight matching that starts at an element."""
+def _by_weights(spec: Spec, a: Tensors, b: Tensors, sweeps: int) -> dict[Variant, Element]:
+    """Weight matching in several orders of the spaces; and of networks with fixed scales."""
+    elements: dict[Variant, Element] = {}
+    for variant, names in enumerate(_orders(list(spec.spaces))):
+        ordered = replace(spec, spaces={name: spec.spaces[name] for name in names})
+        elements["weights", variant] = weight_matching(ordered, a, b, sweeps)
+    if any(space.kind.scales or space.kind.signs for space in spec.spaces.values()):
+        elements["normalized weights", 0] = _normalized(spec, a, b, sweeps)
+    return elements
+
+
+def _orders(names: list[str]) -> list[list[str]]:
+    """The order of execution, its reverse, and random ones; always the same."""
+    generator = random.Random(0)
+    orders = [names, names[::-1]]
+    while len(orders) < _ORDERS:
+        orders.append(generator.sample(names, len(names)))
+    return [order for place, order in enumerate(orders) if order not in orders[:place]]
+
+
+def refined(
+    spec: Spec,
+    a: Tensors,
+    b: Tensors,
+    start: Element,
+    sweeps: int,
+    spaces: Collection[str] | None = None,
+) -> Element:
+    """Weight matching that starts at an element; ``spaces``: those that may change, and heads."""
+    moved = apply_to_tensors(start, spec, b)
+    if spaces is not None:
+        spec = replace(spec, spaces={name: s for name, s in spec.spaces.items() if name in spaces})
     if not spec.spaces and not spec.attentions:
         return start
-    moved = apply_to_tensors(start, spec, b)
     return compose(weight_matching(spec, a, moved, sweeps), start)
 
 

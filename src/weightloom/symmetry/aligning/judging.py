@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from weightloom.symmetry.group import tensors_of
 __all__ = ["Judge", "Loss"]
 
 Loss = Callable[[nn.Module], float]
+Networks = Sequence[nn.Module]
+Shares = Sequence[float]
 
 
 @dataclass
@@ -33,19 +36,22 @@ class Judge:
     loss: Loss | None = None
     batches: Batches | None = None
     repair: bool = True
-    _losses: dict[int, float] = field(default_factory=dict)
 
-    def join(
-        self, networks: Sequence[nn.Module], shares: Sequence[float]
-    ) -> tuple[nn.Module, bool]:
-        """The average and whether it was repaired; with a loss, what has the lower one."""
+    def join(self, networks: Networks, shares: Shares) -> tuple[nn.Module, bool]:
+        """The average, and whether it is a repaired one: that is kept only if it is better."""
         merged = average(networks, shares)
         if self.batches is None or not self.repair:
             return merged, False
         other = repaired(merged, networks, self.batches, shares)
-        if self.loss is None or not self.loss_of(other) >= self.loss_of(merged):
-            return other, True
-        return merged, False
+        if self._measure(other, networks, shares) > self._measure(merged, networks, shares):
+            return merged, False
+        return other, True
+
+    def score(self, networks: Networks, shares: Shares, losses: Sequence[float]) -> float:
+        """How good the average is; ``losses`` are those of the networks, if there is a loss."""
+        merged = self.join(networks, shares)[0]
+        line = sum(share * loss for share, loss in zip(shares, losses, strict=False))
+        return self._measure(merged, networks, shares) - line
 
     def loss_of(self, network: nn.Module) -> float:
         """The loss in eval mode; infinite where it is NaN."""
@@ -55,40 +61,34 @@ class Judge:
             value = float(self.loss(network))
         return math.inf if math.isnan(value) else value
 
-    def score(
-        self, networks: Sequence[nn.Module], shares: Sequence[float], losses: Sequence[float]
-    ) -> float:
-        """How good the average is; ``losses`` are those of the networks, if there is a loss."""
+    def _measure(self, merged: nn.Module, networks: Networks, shares: Shares) -> float:
         if self.loss is not None:
-            line = sum(share * loss for share, loss in zip(shares, losses, strict=True))
-            return self.loss_of(self.join(networks, shares)[0]) - line
+            return self.loss_of(merged)
         if self.batches is not None:
-            return self._deviation(self.join(networks, shares)[0], networks, shares)
-        merged = tensors_of(average(networks, shares))
-        return sum(
-            share * distance(merged, tensors_of(network)) ** 2
-            for network, share in zip(networks, shares, strict=True)
-        )
+            return _deviation(merged, networks, shares, self.batches)
+        own, pairs = tensors_of(merged), zip(shares, networks, strict=True)
+        return sum(share * distance(own, tensors_of(network)) ** 2 for share, network in pairs)
 
-    def _deviation(
-        self, merged: nn.Module, networks: Sequence[nn.Module], shares: Sequence[float]
-    ) -> float:
-        if self.batches is None:
-            raise ConfigError("there are no data")
-        gap = size = 0.0
-        with evaluating(merged, *networks):
-            for batch in self.batches.read("comparing"):
-                outputs = [_numbers(run_on(network, batch)) for network in networks]
-                goal = sum(s * output for s, output in zip(shares, outputs, strict=True))
-                goal = torch.as_tensor(goal)
-                gap += float((_numbers(run_on(merged, batch)) - goal).square().sum())
-                size += float((goal - goal.mean(0)).square().sum())
-        result = gap / size if size else gap
-        return math.inf if math.isnan(result) else result
+
+def _deviation(merged: nn.Module, networks: Networks, shares: Shares, batches: Batches) -> float:
+    """Mean square of merged - goal relative to the variance of goal, the average of outputs."""
+    gap, rows = 0.0, 0
+    total: Any = 0.0
+    squares: Any = 0.0
+    with evaluating(merged, *networks):
+        for batch in batches.read("comparing"):
+            parts = zip(shares, networks, strict=True)
+            goal = torch.stack([s * _numbers(run_on(net, batch)) for s, net in parts]).sum(0)
+            gap += float((_numbers(run_on(merged, batch)) - goal).square().sum())
+            total, squares = total + goal.sum(0), squares + goal.square().sum(0)
+            rows += len(goal)
+    variance = float((squares - total.square() / rows).sum())
+    result = gap / variance if variance > 0 else gap
+    return math.inf if math.isnan(result) else result
 
 
 def _numbers(output: object) -> Tensor:
-    """All floating-point tensors of an output, joined [rows, ...]."""
+    """The floating-point tensors of an output [rows, numbers], as far as they have these rows."""
     leaves = [
         leaf.detach().cpu().double()
         for leaf in tree_leaves(output)
@@ -100,6 +100,4 @@ def _numbers(output: object) -> Tensor:
             "outputs cannot be compared; give a loss"
         )
     rows = [leaf.reshape(len(leaf), -1) if leaf.dim() else leaf.reshape(1, 1) for leaf in leaves]
-    if len({len(part) for part in rows}) > 1:
-        return torch.cat([part.reshape(1, -1) for part in rows], 1)
-    return torch.cat(rows, 1)
+    return torch.cat([part for part in rows if len(part) == len(rows[0])], 1)

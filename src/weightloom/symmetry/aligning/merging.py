@@ -12,7 +12,10 @@ from weightloom.errors import ConfigError
 from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.aligning.activations import activation_matching, correlations
 from weightloom.symmetry.aligning.alignment import (
+    NONE,
     align,
+    best_of,
+    by_method,
     check_method,
     exact_element,
     finite_losses,
@@ -21,6 +24,7 @@ from weightloom.symmetry.aligning.alignment import (
 from weightloom.symmetry.aligning.averaging import average, working_tensors
 from weightloom.symmetry.aligning.batches import Batches
 from weightloom.symmetry.aligning.candidates import (
+    Variant,
     candidates,
     refined,
     without_scales_before_norms,
@@ -31,6 +35,8 @@ from weightloom.symmetry.group import apply, compose
 from weightloom.symmetry.spec import Element
 
 __all__ = ["Merged", "merge"]
+
+Families = dict[Variant, list[Element]]
 
 _ROUNDS = 20  # of aligning each network to the others; a handful is usual
 
@@ -188,17 +194,23 @@ class _Merging:
         scores = {
             name: self.judge.score(moved, self.shares, losses) for name, moved in aligned.items()
         }
-        best = min(scores, key=lambda name: (scores[name], name == "none"))
+        best = best_of(scores)
         merged, is_repaired = self.judge.join(aligned[best], self.shares)
         result = Merged(
-            merged, tuple(aligned[best]), self.shares, best, scores, is_repaired, unseen
+            merged,
+            tuple(aligned[best]),
+            self.shares,
+            best[0],
+            by_method(scores),
+            is_repaired,
+            unseen,
         )
         return _with_losses(result, self.networks, self.judge)
 
-    def _families(self, method: str | None) -> tuple[dict[str, list[Element]], tuple[str, ...]]:
+    def _families(self, method: str | None) -> tuple[Families, tuple[str, ...]]:
         """The elements of all networks but the first, by candidate."""
         first, *others = self.networks
-        families: dict[str, list[Element]] = {"none": [Element() for _ in others]}
+        families: Families = {NONE: [Element() for _ in others]}
         unseen: tuple[str, ...] = ()
         for other in others:
             proposed = candidates(first, other, self.spec, method, self.judge.batches, self.sweeps)
@@ -207,11 +219,11 @@ class _Merging:
                 families.setdefault(name, []).append(element)
         return families, unseen
 
-    def _aligned(self, name: str, elements: list[Element]) -> list[nn.Module]:
+    def _aligned(self, name: Variant, elements: list[Element]) -> list[nn.Module]:
         """The networks with these elements, then each aligned to the others until none moves."""
         pairs = zip(elements, self.networks[1:], strict=True)
         moved = [self.networks[0], *(apply(element, b, self.spec) for element, b in pairs)]
-        if name == "none" or len(moved) < 3:
+        if name == NONE or len(moved) < 3:
             return moved
         for _ in range(_ROUNDS):
             changed = False
@@ -225,12 +237,13 @@ class _Merging:
                 break
         return moved
 
-    def _step(self, name: str, moved: list[nn.Module], index: int) -> Element:
+    def _step(self, name: Variant, moved: list[nn.Module], index: int) -> Element:
         """What brings one network closer to the others."""
         others = [network for place, network in enumerate(moved) if place != index]
-        if name == "activations" and self.judge.batches is not None:
+        method, variant = name
+        if method == "activations" and self.judge.batches is not None:
             seen = correlations(others, moved[index], self.allowed, self.judge.batches, "matching")
-            return activation_matching(self.allowed, seen)
+            return activation_matching(self.allowed, seen.after() if variant else seen)
         shares = [share for place, share in enumerate(self.shares) if place != index]
         mean = average(others, shares_of(shares if any(shares) else None, len(others)))
         a, b = working_tensors(mean, moved[index])
