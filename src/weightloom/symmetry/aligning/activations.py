@@ -46,7 +46,8 @@ class _Moments:
         self.sum_b = self.sum_b + b.double().sum(0)
         self.squares_a = self.squares_a + a.double().square().sum(0)
         self.squares_b = self.squares_b + b.double().square().sum(0)
-        self.products = self.products + (a.T @ b).double()
+        wide = torch.promote_types(a.dtype, b.dtype)
+        self.products = self.products + (a.T.to(wide) @ b.to(wide)).double()
 
     def correlation(self) -> Tensor:
         """[units of a, units of b]; 0 for units that are constant on the data."""

@@ -54,16 +54,16 @@ class Judge:
         return self._measure(merged, networks, shares) - line
 
     def loss_of(self, network: nn.Module) -> float:
-        """The loss in eval mode; infinite where it is NaN."""
+        """The loss of a network in eval mode, without gradients."""
         if self.loss is None:
             raise ConfigError("there is no loss")
         with evaluating(network):
-            value = float(self.loss(network))
-        return math.inf if math.isnan(value) else value
+            return float(self.loss(network))
 
     def _measure(self, merged: nn.Module, networks: Networks, shares: Shares) -> float:
         if self.loss is not None:
-            return self.loss_of(merged)
+            loss = self.loss_of(merged)
+            return math.inf if math.isnan(loss) else loss  # NaN would compare with nothing
         if self.batches is not None:
             return _deviation(merged, networks, shares, self.batches)
         own, pairs = tensors_of(merged), zip(shares, networks, strict=True)
