@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 NONE: Variant = ("none", 0)
-_POINTS = (0.25, 0.5, 0.75)  # where on the line the loss is measured to choose a candidate
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,11 @@ def align(
       the activation; also followed by weight matching that starts there.
     - None: "exact" if b is found to be equivalent; else the best of all.
 
-    What is best is decided by ``loss`` (a function of a network): the highest barrier at t = 1/4,
-    1/2 and 3/4 between a and the aligned network. Without a loss, by data: how far the output of
-    the network halfway is from the average of both outputs. Without data, by the distance of the
-    weights. With data, networks between a and b are repaired first (see `repair`), as `merge` does
-    it; ``repair=False`` leaves them as they are.
+    What is best is decided by ``loss`` (a function of a network): the barrier halfway between a and
+    the aligned network. Without a loss, by data: how far the output of the network halfway is from
+    the average of both outputs. Without data, by the distance of the weights. With data, the
+    network halfway is repaired (see `repair`) if that is better, as `merge` does it;
+    ``repair=False`` leaves it as it is.
 
     ``data``: inputs as one tensor, (inputs, targets), a dict of keyword arguments, or any iterable
     of such batches that can be read again, a DataLoader for instance; a few hundred to a few
@@ -220,11 +219,7 @@ def _scores(
         here = tensors_of(a)
         return {name: distance(here, tensors_of(other)) for name, other in moved.items()}
     losses = finite_losses(judge, [a, b])
-    points = _POINTS if judge.loss is not None else (0.5,)
-    return {
-        name: max(judge.score([a, other], (1 - t, t), losses) for t in points)
-        for name, other in moved.items()
-    }
+    return {name: judge.score([a, other], (0.5, 0.5), losses) for name, other in moved.items()}
 
 
 def _result(
