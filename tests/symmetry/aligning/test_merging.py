@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.symmetry.nets import MLPS, ZOO, Net, mlp
-from weightloom.errors import ConfigError, NonFiniteWeightsError, ShapeError
+from weightloom.errors import ConfigError, NonFiniteWeightsError, ShapeError, UnsupportedModuleError
 from weightloom.symmetry import (
     align,
     apply,
@@ -347,6 +347,11 @@ def test_merge_messages():
         merge([a, broken])
     with pytest.raises(ConfigError, match=r"'0.weight' is on the meta device"):
         interpolate(a, copy.deepcopy(a).to("meta"), 0.5)
+    with pytest.raises(ConfigError, match=r"'0.weight' is on the meta device"):
+        align(copy.deepcopy(a).to("meta"), a)
+    training = ZOO["resnet"].make().train()
+    with pytest.raises(UnsupportedModuleError, match=r"call .eval\(\) on the network first"):
+        merge([training, training])
 
 
 def test_networks_that_diverge_in_between_are_not_chosen():

@@ -11,8 +11,7 @@ from typing import Any
 from torch import nn
 
 from weightloom.errors import ConfigError, ShapeError
-from weightloom.networks.finiteness import require_finite
-from weightloom.symmetry.aligning.averaging import distance, working_tensors
+from weightloom.symmetry.aligning.averaging import distance, require_values, working_tensors
 from weightloom.symmetry.aligning.batches import Batches
 from weightloom.symmetry.aligning.candidates import METHODS, Variant, candidates
 from weightloom.symmetry.aligning.judging import Judge, Loss
@@ -110,7 +109,7 @@ def align(
     'exact'
     """
     check_method(method, data)
-    require_finite(a, b)
+    require_values(a, b)
     if method == "exact":
         return _exact(a, b)
     spec = spec_of_all([a, b])
@@ -214,12 +213,17 @@ def _fits(element: Element, spec: Spec) -> bool:
 def _scores(
     a: nn.Module, b: nn.Module, spec: Spec, elements: dict[Variant, Element], judge: Judge
 ) -> dict[Variant, float]:
-    moved = {name: apply(element, b, spec) for name, element in elements.items()}
-    if judge.loss is None and judge.batches is None:
-        here = tensors_of(a)
-        return {name: distance(here, tensors_of(other)) for name, other in moved.items()}
+    """How good each element is; one network is made at a time."""
     losses = finite_losses(judge, [a, b])
-    return {name: judge.score([a, other], (0.5, 0.5), losses) for name, other in moved.items()}
+    here = tensors_of(a)
+    scores = {}
+    for variant, element in elements.items():
+        moved = apply(element, b, spec)
+        if judge.loss is None and judge.batches is None:
+            scores[variant] = distance(here, tensors_of(moved))
+        else:
+            scores[variant] = judge.score([a, moved], (0.5, 0.5), losses)
+    return scores
 
 
 def _result(

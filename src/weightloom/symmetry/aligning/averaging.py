@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, ShapeError
+from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.group import tensors_of
 
-__all__ = ["average", "distance", "interpolate", "working_tensors"]
+__all__ = ["average", "distance", "interpolate", "require_values", "working_tensors"]
 
 Tensors = Mapping[str, Tensor]
 
@@ -36,6 +37,7 @@ def average(networks: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module
 
     Computed in double precision as a running average, so equal weights stay exactly as they are.
     """
+    _check_values(networks)
     _check_same_tensors(networks)
     result = copy.deepcopy(networks[0])
     others = [tensors_of(network) for network in networks[1:]]
@@ -70,6 +72,22 @@ def _is_number(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def require_values(*networks: nn.Module) -> None:
+    """Refuses networks whose weights are NaN, infinite, or not there (on the meta device)."""
+    _check_values(networks)
+    require_finite(*networks)
+
+
+def _check_values(networks: Sequence[nn.Module]) -> None:
+    for network in networks:
+        for name, tensor in tensors_of(network).items():
+            if tensor.is_meta:
+                raise ConfigError(
+                    f"tensor {name!r} is on the meta device and has no values; load the weights "
+                    "first"
+                )
+
+
 def _check_same_tensors(networks: Sequence[nn.Module]) -> None:
     first = tensors_of(networks[0])
     for network in networks:
@@ -91,11 +109,6 @@ def _check_same_tensors(networks: Sequence[nn.Module]) -> None:
                 raise ShapeError(
                     f"tensor {name!r} holds {first[name].dtype} in one network and "
                     f"{tensors[name].dtype} in another; give all of them the same kind of numbers"
-                )
-            if tensors[name].is_meta:
-                raise ConfigError(
-                    f"tensor {name!r} is on the meta device and has no values; load the weights "
-                    "first"
                 )
 
 

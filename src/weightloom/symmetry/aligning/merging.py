@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from weightloom.errors import ConfigError
-from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.aligning.activations import activation_matching, correlations
 from weightloom.symmetry.aligning.alignment import (
     NONE,
@@ -21,7 +20,7 @@ from weightloom.symmetry.aligning.alignment import (
     finite_losses,
     spec_of_all,
 )
-from weightloom.symmetry.aligning.averaging import average, working_tensors
+from weightloom.symmetry.aligning.averaging import average, require_values, working_tensors
 from weightloom.symmetry.aligning.batches import Batches
 from weightloom.symmetry.aligning.candidates import (
     Variant,
@@ -129,7 +128,7 @@ def merge(
         raise ConfigError(f"{len(networks)} networks are given; at least two are needed to merge")
     check_method(method, data)
     shares = shares_of(weights, len(networks))
-    require_finite(*networks)
+    require_values(*networks)
     judge = Judge(loss, None if data is None else Batches(data, progress), repair)
     exact = _exact(networks, method)
     if exact is not None:
@@ -190,21 +189,16 @@ class _Merging:
     def best(self, method: str | None) -> Merged:
         losses = finite_losses(self.judge, self.networks)
         families, unseen = self._families(method)
-        aligned = {name: self._aligned(name, elements) for name, elements in families.items()}
-        scores = {
-            name: self.judge.score(moved, self.shares, losses) for name, moved in aligned.items()
-        }
-        best = best_of(scores)
-        merged, is_repaired = self.judge.join(aligned[best], self.shares)
-        result = Merged(
-            merged,
-            tuple(aligned[best]),
-            self.shares,
-            best[0],
-            by_method(scores),
-            is_repaired,
-            unseen,
-        )
+        scores: dict[Variant, float] = {}
+        best, aligned = NONE, self.networks
+        for variant, elements in families.items():
+            moved = self._aligned(variant, elements)
+            scores[variant] = self.judge.score(moved, self.shares, losses)
+            if best_of(scores) == variant:
+                best, aligned = variant, moved
+        merged, is_repaired = self.judge.join(aligned, self.shares)
+        methods = by_method(scores)
+        result = Merged(merged, tuple(aligned), self.shares, best[0], methods, is_repaired, unseen)
         return _with_losses(result, self.networks, self.judge)
 
     def _families(self, method: str | None) -> tuple[Families, tuple[str, ...]]:

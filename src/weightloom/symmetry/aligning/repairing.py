@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
-from weightloom.networks.finiteness import require_finite
+from weightloom.symmetry.aligning.averaging import require_values
 from weightloom.symmetry.aligning.batches import Batches, evaluating, run_on
 from weightloom.symmetry.aligning.observation import Observer, Use
 from weightloom.symmetry.group import tensors_of
@@ -60,7 +60,7 @@ def repair(
     >>> torch.allclose(hidden.std(0), goal, rtol=1e-4)
     True
     """
-    require_finite(merged, *networks)
+    require_values(merged, *networks)
     return repaired(merged, networks, Batches(data, progress), shares_of(weights, len(networks)))
 
 
