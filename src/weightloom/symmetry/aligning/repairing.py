@@ -101,14 +101,21 @@ class _Statistics:
         self.count = 0
         self.mean = self.squares = torch.zeros(())
 
-    def add(self, values: Tensor) -> None:
+    @classmethod
+    def of(cls, values: Tensor) -> _Statistics:
+        wide = values.to(torch.promote_types(values.dtype, torch.float32))
+        var, mean = torch.var_mean(wide, 0, correction=0)
+        result = cls()
+        result.count, result.mean = len(values), mean.cpu().double()
+        result.squares = var.cpu().double() * len(values)
+        return result
+
+    def add(self, other: _Statistics) -> None:
         """Chan et al. 1983: the moments of two sets from those of each."""
-        values = values.double().cpu()
-        count, mean = len(values), values.mean(0)
-        total, step = self.count + count, mean - self.mean
-        squares = (values - mean).square().sum(0)
-        self.squares = self.squares + squares + step.square() * (self.count * count / total)
-        self.mean = self.mean + step * (count / total)
+        total, step = self.count + other.count, other.mean - self.mean
+        between = step.square() * (self.count * other.count / total)
+        self.squares = self.squares + other.squares + between
+        self.mean = self.mean + step * (other.count / total)
         self.count = total
 
     @property
@@ -178,7 +185,7 @@ def _measure(
             left_out.add(use.weight)
         elif use.places[rows[use.weight]][0] == "written":
             writers.append((use.written, use.weight))
-            statistics.setdefault(use.weight, _Statistics()).add(values)
+            statistics.setdefault(use.weight, _Statistics()).add(_Statistics.of(values))
 
     with Observer(network, visit):
         run_on(network, batch)
@@ -197,15 +204,13 @@ class _Repair:
         if norm is not None and norm.mean is not None and norm.var is not None:
             values = _enough(use, use.given.movedim(1, -1).flatten(0, -2))
             entry = (_Statistics(), norm.mean, norm.var)
-            self.norms.setdefault(use.weight, entry)[0].add(values)
+            self.norms.setdefault(use.weight, entry)[0].add(_Statistics.of(values))
             return F.batch_norm(use.given, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
         goal = self.goals.get(use.weight)
         if goal is None:
             return None
-        values = _enough(use, use.values(goal.dim))
-        self.rows.setdefault(use.weight, (_Statistics(), use.bias))[0].add(values)
-        here = _Statistics()
-        here.add(values)
+        here = _Statistics.of(_enough(use, use.values(goal.dim)))
+        self.rows.setdefault(use.weight, (_Statistics(), use.bias))[0].add(here)
         shape = [1] * use.written.dim()
         shape[use.places[goal.dim][1]] = -1
 
