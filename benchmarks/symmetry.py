@@ -74,7 +74,7 @@ def speed(options: argparse.Namespace, peers: dict[str, Peer]) -> list[dict[str,
         net = network(width, depth, "relu")
         copy = random_equivalent(net, torch.Generator().manual_seed(1))
         count = sum(p.numel() for p in net.parameters())
-        if not equivalent(net, copy):
+        if not equivalent(net, copy).same:
             raise SystemExit(f"{width} x {depth}: a copy was not recognised; nothing to time")
         ours = seconds(lambda net=net, copy=copy: equivalent(net, copy), options.rounds)
         plain = seconds(products(net), options.rounds)
@@ -141,14 +141,14 @@ def rate(
         net = network(width, depth, activation, (8, 4))
         generator = torch.Generator().manual_seed(seed)
         copy = random_equivalent(net, generator, (1 / scale, scale))
-        row["recognised"] += bool(equivalent(net, copy))
+        row["recognised"] += equivalent(net, copy).same
         for name, peer in peers.items() if seed < tried else ():
             near = peer(net, copy)
             row[name]["permutations"] += permutations_found(net, near)
             row[name]["weights"] += together(net, near)
         layer = copy[2 * (seed % depth)]
         layer.weight[seed % width, 0] += 1e-2 * layer.weight.norm(dim=1)[seed % width]
-        row["wrong"] += bool(equivalent(net, copy))
+        row["wrong"] += equivalent(net, copy).same
     return row
 
 

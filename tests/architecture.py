@@ -20,7 +20,7 @@ EDGES = {
     "plugins": ["errors"],
     "kernels": ["hyper"],
     "construct": ["hyper"],
-    "symmetry": ["bounds", "hyper"],
+    "symmetry": ["bounds", "construct", "hyper"],
     "web": ["demo"],
 }
 

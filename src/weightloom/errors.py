@@ -22,6 +22,7 @@ __all__ = [
     "ShapeError",
     "SlowPathWarning",
     "TrainingError",
+    "UndecidedError",
     "UnsupportedModuleError",
     "WeightloomError",
 ]
@@ -86,6 +87,10 @@ class ConfigError(WeightloomError, ValueError):
 
 class TrainingError(WeightloomError, ValueError):
     """Settings or members (models trained together) that cannot be trained as given."""
+
+
+class UndecidedError(WeightloomError, ValueError):
+    """A verdict that was asked for yes or no and is neither; the message says what is missing."""
 
 
 class OutputError(WeightloomError, OSError):

@@ -73,24 +73,38 @@ def test_json(pair: tuple[str, str], capsys: Capture) -> None:
     assert "diff" not in about
 
 
-def test_an_unknown_architecture_is_undecided(tmp_path: Path, capsys: Capture) -> None:
+def test_an_unknown_architecture_needs_identical_tensors(tmp_path: Path, capsys: Capture) -> None:
     a = save(attention(), tmp_path / "a.safetensors")
     b = save(attention(), tmp_path / "b.safetensors")
     c = save(attention(1), tmp_path / "c.safetensors")
-    out = run(capsys, a, b, code=3)
-    assert out.startswith("all 12 tensors identical\n\nUNDECIDED: the functions were not compared.")
-    words = " ".join(out.split())
-    assert "the architecture cannot be inferred" in words
-    assert "The tensors are the same, bit for bit." in words
+    out = run(capsys, a, b, code=0)
+    assert out.startswith("all 12 tensors identical\n\nSAME function: all tensors are identical")
+    assert run(capsys, a, b, "--verdict-only", code=0).startswith("SAME function: all tensors")
     out = run(capsys, a, c, code=3)
-    assert "UNDECIDED" in out
-    assert "bit for bit" not in out
-    about = json.loads(run(capsys, a, b, "--json", code=3))
+    words = " ".join(out.split())
+    assert "UNDECIDED: the functions were not compared." in words
+    assert "the architecture cannot be inferred" in words
+    about = json.loads(run(capsys, a, b, "--json", code=0))
     assert about["diff"]["identical"] is True
-    assert "cannot be inferred" in about["undecided"]
-    # The verdict alone is as it was: an error.
-    assert main(["inspect", a, b, "--verdict-only"]) == 2
-    assert "cannot be inferred" in capsys.readouterr().err
+    assert about["equivalence"]["answer"] == "same"
+    about = json.loads(run(capsys, a, c, "--json", "--verdict-only", code=3))
+    assert "diff" not in about
+    assert about["equivalence"]["answer"] == "undecided"
+    assert about["equivalence"]["same"] is None
+    assert "cannot be inferred" in about["equivalence"]["missing"]
+
+
+def test_identical_tensors_for_other_code_are_not_the_same(tmp_path: Path, capsys: Capture) -> None:
+    net = attention()
+    state = net.state_dict()
+    paths = []
+    for name in ("encoder", "decoder"):
+        paths.append(str(tmp_path / f"{name}.safetensors"))
+        save_file(state, paths[-1], {"class": name})
+    run(capsys, *paths, code=3)
+    renamed = str(tmp_path / "renamed.safetensors")
+    save_file({f"module.{name}": tensor for name, tensor in state.items()}, renamed)
+    run(capsys, paths[0], renamed, code=3)
 
 
 def test_what_the_user_asked_for_stays_an_error(pair: tuple[str, str], capsys: Capture) -> None:
@@ -104,8 +118,10 @@ def test_what_the_user_asked_for_stays_an_error(pair: tuple[str, str], capsys: C
 def test_pickles_are_compared_without_running_them(tmp_path: Path, capsys: Capture) -> None:
     torch.save(mlp().state_dict(), tmp_path / "a.pt")
     a = str(tmp_path / "a.pt")
-    out = run(capsys, a, a, code=3)
-    assert out.startswith("all 4 tensors identical")
+    out = run(capsys, a, a, code=0)
+    assert out.startswith("all 4 tensors identical\n\nSAME function: all tensors")
+    torch.save(mlp(1).state_dict(), tmp_path / "b.pt")
+    out = run(capsys, a, str(tmp_path / "b.pt"), code=3)
     assert "it is a pickle" in " ".join(out.split())
     run(capsys, a, a, "--diff-only", code=0)
 
@@ -124,6 +140,8 @@ def test_folders(tmp_path: Path, capsys: Capture) -> None:
     assert "is a folder, and the verdict reads single .safetensors files" in " ".join(out.split())
     assert "heads: 2 and 4" in out
     assert "bit for bit" not in out  # the configurations differ
+    assert "SAME" in run(capsys, a, a, code=0)
+    assert "SAME" in run(capsys, a, a, "--verdict-only", code=0)
     run(capsys, a, b, "--diff-only", code=3)
     run(capsys, a, a, "--diff-only", code=0)
 

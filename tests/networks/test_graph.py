@@ -155,3 +155,24 @@ def test_substitute_looks_into_containers():
     Pair = namedtuple("Pair", "a, b")
     assert substitute(Pair(node, 1), lambda _: 7) == Pair(7, 1)
     assert isinstance(substitute(Pair(node, 1), lambda _: 7), Pair)
+
+
+def test_defaults_are_as_in_a_plain_call():
+    """A stand-in for an argument that nobody passes would take the other branch."""
+
+    class Masked(nn.Module):
+        def forward(self, x, mask=None, scale=2, flag=True):
+            x = x if mask is None else x * mask
+            return x * scale if flag else x
+
+    graph = trace(Masked())
+    assert [node.title for node in graph.nodes] == ["x", "mul", "output"]
+    x = torch.randn(2, 3)
+    assert torch.equal(run(graph, x), Masked()(x))
+
+
+def test_hooks_of_the_network_itself_are_refused():
+    net = nn.Sequential(nn.Linear(2, 2))
+    net.register_forward_hook(lambda module, given, output: 2 * output)
+    with pytest.raises(UnsupportedModuleError, match=r"the network \(Sequential\).*forward hooks"):
+        trace(net)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from tests.symmetry.nets import MIXED, MLPS, ZOO, Net, mlp
-from weightloom.errors import ConfigError, UnsupportedModuleError
+from weightloom.errors import ConfigError
 from weightloom.symmetry import align, canonicalize, fingerprint, fold, is_normal, normalize, reduce
 from weightloom.symmetry.equivalence import default_tolerance, equivalent, find_element
 from weightloom.symmetry.group import apply, random_element, random_equivalent, tensors_of
 from weightloom.symmetry.matching.keys import classify, project
-from weightloom.symmetry.matching.search import solve_map
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.spec import Kind
 
@@ -82,7 +81,8 @@ def test_one_changed_weight_is_found(name, dtype):
                 weight = next(p for n, p in other.named_parameters() if "in_proj_weight" in n)
                 weight[seed, 1] += 1e-3
         result = equivalent(net, other)
-        assert not result, (name, seed, result)
+        # A unit may be idle on all inputs that were tried; then nobody can say "different".
+        assert result.answer != "same", (name, seed, result)
         assert result.mismatch
 
 
@@ -115,7 +115,9 @@ def test_property_of_chains(activation, widths, seed, double):
     twin = random_equivalent(net, seeded(seed), (1e-3, 1e3))
     assert equivalent(net, twin)
     assert equivalent(twin, net)
-    assert not equivalent(net, changed(twin, seed, 0.01))
+    result = equivalent(net, changed(twin, seed, 0.01))
+    assert result.answer != "same"
+    assert (result.answer == "different") == (result.probe is not None)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
@@ -200,8 +202,13 @@ def test_dead_units_and_other_widths():
         large[2].bias.copy_(small[2].bias)
     assert equivalent(small, random_equivalent(large, seeded(3)))
     result = equivalent(small, large, reduce=False)
-    assert not result
-    assert "shapes" in result.mismatch
+    assert result.answer == "same"  # by the normal form of one hidden layer
+    assert result.element is None
+    deep = [nn.Sequential(*net, nn.ReLU(), nn.Linear(2, 2).double()) for net in (small, large)]
+    deep[1][4].load_state_dict(deep[0][4].state_dict())
+    result = equivalent(*deep, reduce=False)
+    assert result.answer == "undecided"  # the outputs agree
+    assert "shapes" in result.missing
 
 
 class TestTracing:
@@ -212,7 +219,8 @@ class TestTracing:
         modules, trace = [], fx.Tracer.trace
 
         def counted(tracer, root, *args, **kwargs):
-            modules.append(root)
+            if isinstance(root, nn.Module):  # torch.export traces functions of its own
+                modules.append(root)
             return trace(tracer, root, *args, **kwargs)
 
         monkeypatch.setattr(fx.Tracer, "trace", counted)
@@ -229,7 +237,7 @@ class TestTracing:
     def test_different(self, traced):
         net = ZOO["mlp-relu-4"].make()
         other = changed(net, 0, 0.01)
-        assert not equivalent(net, other)
+        assert equivalent(net, other).answer != "same"
         assert traced == [net, other]
 
     @pytest.mark.parametrize("amount", [0.0, 0.1])
@@ -288,7 +296,7 @@ def test_a_function_that_differs_behind_equal_weights():
     assert equivalent(a, copy.deepcopy(a))
     result = equivalent(a, b)
     assert not result
-    assert "not a weight" in result.mismatch
+    assert "mul(linear, 1.0) in one network, mul(linear, 2.0) in the other" in result.mismatch
 
 
 def test_other_dtypes_and_looser_tolerances():
@@ -312,8 +320,9 @@ def test_messages():
     with pytest.raises(ConfigError, match=r"tolerance is 2; a number in \[0, 1\)"):
         equivalent(net, net, tolerance=2)
     lstm = nn.Sequential(nn.LSTM(2, 2))
-    with pytest.raises(UnsupportedModuleError, match="LSTM"):
-        equivalent(lstm, lstm)
+    assert equivalent(lstm, copy.deepcopy(lstm))
+    other = nn.Sequential(nn.LSTM(2, 2))
+    assert equivalent(lstm, other).answer == "different"
     assert "the same function" in str(equivalent(net, net))
     assert "different" in str(equivalent(net, changed(net, 0, 0.1)))
 
@@ -341,15 +350,3 @@ def test_classes_of_many_equal_units():
     (a, b), _ = classify((keys, 2 * keys[order]), Kind.SCALE, 1e-9)
     assert a.unique().tolist() == [0, 1, 2]
     assert torch.equal(b, a[order])
-
-
-def test_maps_by_least_squares():
-    generator = seeded(0)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    q, k, A = random(2, 3, 7), random(2, 3, 7), random(2, 3, 3)
-    k[:, 2] = k[:, 1]  # one factor may lack rank
-    result = solve_map(A @ q, q, torch.linalg.inv(A).transpose(1, 2) @ k, k)
-    assert torch.allclose(result, A, atol=1e-8)

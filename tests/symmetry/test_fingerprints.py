@@ -134,3 +134,43 @@ def test_what_counts_and_what_does_not():
         scaled[0].bias[0] *= 2
         scaled[2].weight[:, 0] /= 2
     assert fingerprint(net) != fingerprint(scaled)
+
+
+class Around(nn.Module):
+    """Two linear layers with any function around them."""
+
+    def __init__(self, function):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.function = function
+
+    def forward(self, x):
+        return self.last(self.function(x, torch.relu(self.first(x))))
+
+
+def pool(kind):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), kind(2), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (pool(nn.MaxPool2d), pool(nn.AvgPool2d)),
+        (Around(lambda x, y: y * 1), Around(lambda x, y: y * 3)),
+        (Around(lambda x, y: x + y), Around(lambda x, y: x - y)),
+        (Around(lambda x, y: x - y), Around(lambda x, y: y - x)),
+    ],
+    ids=["kind of pooling", "scalar", "sum and difference", "order"],
+)
+def test_operations_are_covered(a, b):
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert fingerprint(a) != fingerprint(b)
+
+
+def test_ways_to_write_the_same_function_do_not_matter():
+    a, b = Around(lambda x, y: x + y), Around(lambda x, y: torch.add(y, x))
+    assert fingerprint(a) == fingerprint(b)

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.symmetry.nets import ZOO, Residual, conv, mlp
 from weightloom.errors import UnsupportedModuleError
+from weightloom.networks import example_call
 from weightloom.symmetry import Kind, random_equivalent, read
 
 
@@ -269,27 +270,17 @@ class Cat(nn.Module):
 
 def hooked():
     net = mlp("relu", 2, 3, 1)
-    net[0].register_forward_hook(lambda *_: None)
+    net[0].register_forward_hook(lambda module, given, output: output * 0.5)
     return net
 
 
 REFUSED = {
-    "recurrent": (nn.Sequential(L(2, 2), nn.LSTM(2, 3)), r"layer '1' \(LSTM\) cannot be read"),
-    "grouped": (nn.Sequential(nn.Conv2d(4, 4, 1, groups=2)), r"'0' \(Conv2d\).*groups=2"),
-    "transposed": (nn.Sequential(nn.ConvTranspose2d(1, 1, 2)), r"'0' \(ConvTranspose2d\)"),
+    "recurrent": (nn.Sequential(L(2, 2), nn.LSTM(2, 3)), r"'lstm.input' in module '1' cannot be"),
     "train mode": (nn.Sequential(L(2, 3), nn.BatchNorm1d(3)), r"'1' \(BatchNorm1d\).*\.eval\(\)"),
     "lazy": (nn.Sequential(nn.LazyLinear(3)), r"'0' \(LazyLinear\).*run the network once first"),
-    "groups": (nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4)), r"'1' \(GroupNorm\).*2 gro"),
-    "gated": (nn.Sequential(L(2, 4), nn.GLU(), L(2, 1)), r"'1' \(GLU\).*nor an elementwise"),
-    "layout": (nn.Sequential(nn.Conv1d(2, 3, 1), L(5, 2)), r"'1' \(Linear\).*another dimension"),
-    "positions": (nn.Sequential(L(2, 3), nn.Flatten(), L(6, 2)), "'2'.*reads 6 numbers from 3"),
-    "weight norm": (nn.Sequential(nn.utils.parametrizations.weight_norm(L(2, 2)), L(2, 1)),
-                    "'0'.*remove_parametrizations"),
-    "hooks": (hooked(), r"'0' \(Linear\).*forward hooks"),
+    "positions": (nn.Sequential(L(2, 3), nn.Flatten(), L(5, 2)), "'2'.*reads 5 numbers from 3"),
     "branches": (nn.Sequential(L(2, 2), Branch()), r"\(Sequential\).*torch.fx could not trace"),
-    "joined": (Cat(), r"layer 'cat' \(cat\) cannot be read"),
     "max norm": (nn.Sequential(nn.Embedding(3, 2, max_norm=1.0)), r"'0' \(Embedding\).*max_norm"),
-    "layer norm": (nn.Sequential(nn.Conv1d(2, 3, 1), nn.LayerNorm(5)), r"'1' \(LayerNorm\).*units"),
 }  # fmt: skip
 
 
@@ -298,6 +289,50 @@ def test_what_cannot_be_read_is_named(name):
     module, message = REFUSED[name]
     with pytest.raises(UnsupportedModuleError, match=message):
         read(module)
+
+
+C = nn.Conv1d
+BY_OPERATIONS = {
+    "grouped": (
+        nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 4, 3, groups=2), nn.Conv2d(4, 1, 1)), 1,
+    ),
+    "grouped outputs": (nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 4, 3, groups=2)), 0),
+    "transposed": (nn.Sequential(nn.ConvTranspose2d(2, 3, 2), nn.ReLU(), nn.Conv2d(3, 1, 1)), 1),
+    "transposed, grouped": (
+        nn.Sequential(C(2, 6, 1), nn.ConvTranspose1d(6, 9, 2, groups=3), C(9, 1, 1)),
+        1,
+    ),
+    "groups": (nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.Conv2d(4, 2, 1)), 1),
+    "gated": (nn.Sequential(L(2, 4), nn.GLU(), L(2, 3), nn.Tanh(), L(3, 1)), 1),
+    "layout": (nn.Sequential(nn.Conv1d(2, 3, 1), L(32, 4), nn.ReLU(), L(4, 2)), 1),
+    "weight norm": (nn.Sequential(nn.utils.parametrizations.weight_norm(L(2, 2)), L(2, 1)), 0),
+    "hooks": (hooked(), 1),
+    "joined": (Cat(), 0),
+    "layer norm": (nn.Sequential(nn.Conv1d(2, 3, 1), nn.LayerNorm(32), nn.Conv1d(3, 1, 1)), 1),
+    "root mean square": (nn.Sequential(L(2, 5), nn.RMSNorm(5), L(5, 2)), 1),
+    "instance norm": (
+        nn.Sequential(nn.Conv1d(2, 3, 1), nn.InstanceNorm1d(3, affine=True), nn.Conv1d(3, 1, 1)), 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_OPERATIONS)
+@torch.no_grad()
+def test_what_has_no_rule_as_a_layer_is_read_by_its_operations(name):
+    """The number of spaces, and a random element that leaves the outputs as they are."""
+    net, spaces = BY_OPERATIONS[name]
+    net = copy.deepcopy(net).double().eval()
+    for parameter in net.parameters():
+        parameter.add_(
+            0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+        )
+    x = example_call(net).args[0]
+    assert len(read(net).spaces) == spaces
+    twin = random_equivalent(net, torch.Generator().manual_seed(1))
+    assert all(
+        torch.equal(p, q) for p, q in zip(net.parameters(), twin.parameters(), strict=True)
+    ) == (not spaces)
+    torch.testing.assert_close(twin(x), net(x), rtol=1e-11, atol=1e-12)
 
 
 class Sum(nn.Module):

@@ -15,6 +15,7 @@ import weightloom
 from weightloom.demo import pictures
 from weightloom.demo.training import BATCH, LEARNING_RATE, REACH, Contender, DemoResult
 from weightloom.files import atomic_write, check_folder
+from weightloom.hyper.saving.described import about
 from weightloom.tables import aligned
 
 __all__ = ["HEADER", "NUMBERS", "PAGE", "cells", "compared", "table", "verdict", "write_report"]
@@ -100,16 +101,16 @@ def write_report(result: DemoResult, folder: Path) -> list[Path]:
     check_folder(folder, "--out")
     row = result.data.held_out_labels.tolist().index(SAVED_DIGIT)
     network = result.hyper.model.materialize(result.data.held_out[row])
-    about = {
+    notes = {
         "made by": f"weightloom {weightloom.__version__}, weightloom demo",
         "load into": "weightloom.demo.coordinate_network()",
         "digit": str(SAVED_DIGIT),
         "image": f"{int(result.data.held_out_index[row])} of sklearn.datasets.load_digits()",
-    }
+    } | about(network)
     state = {name: value.contiguous() for name, value in network.state_dict().items()}
     saved = folder / f"digit-{SAVED_DIGIT}.safetensors"
     page, numbers = folder / PAGE, folder / NUMBERS
-    _write_whole(saved, save(state, metadata=about))
+    _write_whole(saved, save(state, metadata=notes))
     _write_whole(numbers, (json.dumps(_numbers(result), indent=2) + "\n").encode())
     _write_whole(page, _page(result, saved, row).encode())
     return [page, saved, numbers]

@@ -1,22 +1,26 @@
 """The reader: a module as a graph of calls, which all other code interprets.
 
-`trace` runs the module's forward with stand-ins for tensors and records every call. The tracer
-(torch.fx) is used in this file only: a `Graph` is plain data.
+A graph is plain data, and there are two ways to get one. `trace` runs the module's forward with
+stand-ins for tensors and records calls of layers and functions; it needs no input.
+`weightloom.networks.exporting.operations_of` runs it on an example input and records the tensor
+operations that are really computed, whatever the Python code around them does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from weightloom.errors import UnsupportedModuleError
 
-__all__ = ["Graph", "Node", "NodeKind", "substitute", "trace"]
+__all__ = ["Graph", "Node", "NodeKind", "require_no_hooks", "substitute", "trace"]
 
 
 class NodeKind(Enum):
@@ -24,6 +28,7 @@ class NodeKind(Enum):
 
     INPUT = "input"  # target: name of the argument of forward
     ATTRIBUTE = "attribute"  # a tensor of the module; target: its dotted name
+    CONSTANT = "constant"  # a tensor that depends on no input and no weight, in target
     MODULE = "module"  # calls a submodule; target: its dotted name ("" is the module itself)
     FUNCTION = "function"  # target: the function
     METHOD = "method"  # target: name of a method of the first argument
@@ -50,6 +55,11 @@ class Node:
     target: Any
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
+    """of the value on the example input; None if the graph was made without one"""
+    dtype: torch.dtype | None = None
+    where: str = ""
+    """dotted name of the module whose forward makes the call"""
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -63,6 +73,21 @@ class Node:
         """The name of the function, method, submodule or attribute."""
         return str(getattr(self.target, "__name__", self.target))
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a value in a graph that was made with an example input."""
+        if self.shape is None:
+            raise UnsupportedModuleError(f"{self.name!r} ({self.title}) is not one tensor")
+        return self.shape
+
+    @property
+    def operation(self) -> str:
+        """The name of a tensor operation without its overload: "conv2d"; "" for other nodes."""
+        if self.kind is not NodeKind.FUNCTION:
+            return ""
+        packet = getattr(self.target, "overloadpacket", self.target)
+        return str(packet.__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Graph:
@@ -70,6 +95,8 @@ class Graph:
 
     module: nn.Module
     nodes: tuple[Node, ...]
+    exported: bool = False
+    """whether the nodes are tensor operations (`operations_of`), not calls of layers (`trace`)"""
 
     def layer(self, node: Node) -> nn.Module:
         """The submodule that a node of kind MODULE calls."""
@@ -118,8 +145,12 @@ def trace(
     """
     if leaf is not None and leaf(module):
         return _single(module)
+    require_no_hooks(module, name)
     try:
-        traced = _Tracer(leaf).trace(module)
+        # As in a plain call: a forward that asks `mask is None` must not see a stand-in.
+        defaults = _defaults(module)
+        traced = _Tracer(leaf).trace(module, concrete_args=defaults)
+        _without_defaults(traced, defaults)
     except Exception as error:  # the module's own code may raise anything
         where = f"layer {name!r}" if name else "the network"
         raise UnsupportedModuleError(
@@ -128,6 +159,19 @@ def trace(
             "as an nn.Sequential"
         ) from error
     return Graph(module, tuple(_converted(traced)))
+
+
+def require_no_hooks(module: nn.Module, name: str = "") -> None:
+    """Raises `UnsupportedModuleError` for a module whose forward is not all that a call computes.
+
+    torch.fx runs the hooks of submodules, but those of the network itself only in a real call.
+    """
+    if module._forward_hooks or module._forward_pre_hooks:
+        where = f"layer {name!r}" if name else "the network"
+        raise UnsupportedModuleError(
+            f"{where} ({type(module).__name__}) cannot be read: it has forward hooks, which may "
+            "change what it computes; remove them first"
+        )
 
 
 def substitute(value: Any, replacement: Callable[[Any], Any]) -> Any:
@@ -163,6 +207,36 @@ class _Tracer(fx.Tracer):
         if super().is_leaf_module(m, module_qualified_name):
             return True
         return self._leaf is not None and self._leaf(m)
+
+
+def _defaults(module: nn.Module) -> dict[str, Any]:
+    """Arguments of forward that have a default that is no tensor."""
+    known = inspect.signature(module.forward).parameters.values()
+    plain = (type(None), bool, int, float, str)
+    return {
+        parameter.name: parameter.default
+        for parameter in known
+        if parameter.default is not parameter.empty and isinstance(parameter.default, plain)
+    }
+
+
+def _without_defaults(traced: fx.Graph, names: Iterable[str]) -> None:
+    """Removes the inputs that stand for defaults, and torch.fx's checks of their values."""
+    for node in reversed(traced.nodes):
+        check = node.op == "call_function" and getattr(node.target, "__name__", "") in (
+            "_assert_is_none",
+            "_assert",
+        )
+        if check:
+            inner = [x for x in node.all_input_nodes if x.op == "call_function"]
+            traced.erase_node(node)
+            for source in inner:
+                if not source.users:
+                    traced.erase_node(source)
+    for node in list(traced.nodes):
+        named = node.op == "placeholder" and str(node.target).rsplit("_", 1)[0] in names
+        if named and not node.users:
+            traced.erase_node(node)
 
 
 def _converted(traced: fx.Graph) -> Iterator[Node]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks.activations import module_of
-from weightloom.networks.graph import Graph, Node, NodeKind, trace
+from weightloom.networks.graph import Graph, Node, NodeKind, require_no_hooks, trace
+from weightloom.networks.layers import kind_of
 
 __all__ = ["FunctionLayer", "chain", "straight_line"]
 
@@ -85,12 +86,14 @@ def chain(
     `nn.Sequential` (also nested) is taken layer by layer. Modules that are ``known`` to the caller
     or have no children are layers. Other modules are traced: a function call becomes the module
     with the same options if torch has one, else a `FunctionLayer`. Branches, a second input, and
-    parameters or buffers used outside layers raise `UnsupportedModuleError`.
+    parameters or buffers used outside layers raise `UnsupportedModuleError`, and so do hooks and
+    replaced forwards, which would be left out.
 
     >>> [name for name, layer in chain(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), lambda m: False)]
     ['0', '1']
     """
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    require_no_hooks(module, name)
+    if kind_of(module, (nn.Sequential,)):
         # Not named_children(), which leaves out a layer that is used a second time.
         for key, child in module._modules.items():
             if child is not None:

@@ -25,16 +25,41 @@ from weightloom.symmetry.group import (
     random_equivalent,
 )
 from weightloom.symmetry.orbits import Copies, distinct_permutations
+from weightloom.symmetry.piecewise import (
+    LargestDistance,
+    NormalForm,
+    SameFunction,
+    largest_distance,
+    normal_form,
+    same_function,
+)
 from weightloom.symmetry.reading.reader import read
 from weightloom.symmetry.reduction.reducer import Reduced, reduce
 from weightloom.symmetry.reduction.removable import Normality, is_normal
-from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Layer, Space, Spec
+from weightloom.symmetry.spec import (
+    Attention,
+    Axis,
+    Element,
+    Gain,
+    Kind,
+    Layer,
+    Projection,
+    Space,
+    Spec,
+)
 
 __all__ = [
     # Are two networks the same?
     "equivalent",
     "Equivalence",
     "fingerprint",
+    # Piecewise affine networks: exact answers
+    "same_function",
+    "SameFunction",
+    "normal_form",
+    "NormalForm",
+    "largest_distance",
+    "LargestDistance",
     # What differs, tensor by tensor, in any two checkpoints?
     "diff",
     "CheckpointDiff",
@@ -76,6 +101,8 @@ __all__ = [
     "Kind",
     "Axis",
     "Attention",
+    "Projection",
+    "Gain",
     "Layer",
     "Element",
 ]

@@ -268,7 +268,7 @@ def _order(
     """The canonical order of one space and its main key (None without biases)."""
     axes = spec.axes_of(space.name, "out")
     biases = [tensors[axis.tensor] for axis in axes if tensors[axis.tensor].dim() == 1]
-    projections = {layer.out_weight for layer in spec.attentions}
+    projections = {layer.output.weight for layer in spec.attentions}
     rows = [
         _rows(tensors[axis.tensor], axis, space.size)
         for axis in axes

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from weightloom.errors import ConfigError, UnsupportedModuleError
+from weightloom.errors import ConfigError
 from weightloom.networks.finiteness import require_finite
-from weightloom.networks.graph import Graph
-from weightloom.symmetry.folding import folded
-from weightloom.symmetry.group import tensors_of
-from weightloom.symmetry.matching.search import Match, is_plain
-from weightloom.symmetry.matching.search import match as match_tensors
-from weightloom.symmetry.probes import output_deviation
-from weightloom.symmetry.reading.reader import read, read_graph, trace
-from weightloom.symmetry.reduction.reducer import reduced
-from weightloom.symmetry.spec import Element, Spec
+from weightloom.symmetry.spec import Element
+from weightloom.symmetry.verdict.answer import Equivalence
+from weightloom.symmetry.verdict.complete import decide_completely
+from weightloom.symmetry.verdict.elements import (
+    WeightEvidence,
+    architecture_mismatch,
+    compare_weights,
+    find_element,
+    graphs_differ,
+    without_redundant_units,
+)
+from weightloom.symmetry.verdict.evidence import Outputs, run_both, search_difference
+from weightloom.symmetry.verdict.twins import code_difference, same_bits
+from weightloom.symmetry.verdict.weights import unit_roundoff, weight_tolerance
 
 __all__ = [
     "Equivalence",
@@ -28,176 +33,134 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Equivalence:
-    """The verdict of `equivalent`; true if the networks are the same.
-
-    ``element``: the group element that maps b to a (``apply(element, b)`` has the weights of a). If
-    the networks differ: the nearest element that was found, or None. ``weight_deviation``: the
-    largest |difference of two weights| relative to the 2-norm of the weight's row (with the bias),
-    after the element was applied; infinite if units have no partner. ``output_deviation``: the
-    largest difference of outputs on ``probes`` random inputs, relative to the largest output; None
-    if the network could not be run. ``mismatch``: the first difference, in words. ``reduced``:
-    whether clones or dead units had to be removed first; the element then maps
-    ``reduce(b).module`` to ``reduce(a).module``.
-    """
-
-    same: bool
-    element: Element | None
-    weight_deviation: float
-    output_deviation: float | None
-    mismatch: str | None
-    tolerance: float
-    probes: int = 0
-    reduced: bool = False
-
-    def __bool__(self) -> bool:
-        return self.same
-
-    def __str__(self) -> str:
-        outputs = "not run" if self.output_deviation is None else f"{self.output_deviation:.3g}"
-        verdict = "the same function" if self.same else f"different: {self.mismatch}"
-        return (
-            f"{verdict} (weights deviate by {self.weight_deviation:.3g}, tolerance "
-            f"{self.tolerance:.3g}; outputs on {self.probes} probes by {outputs})"
-        )
-
-
 def equivalent(
     a: nn.Module,
     b: nn.Module,
     tolerance: float | None = None,
     probes: int | None = None,
     *,
-    inputs: Tensor | None = None,
+    inputs: Any = None,
     reduce: bool = True,
 ) -> Equivalence:
-    """Whether two networks compute the same function because a symmetry maps one to the other.
+    """Whether two networks compute the same function: "same", "different" or "undecided".
 
-    Units are matched layer by layer by random projections of their incoming weights, up to the
-    factors that the activation allows (functional-equivalence: permutations, positive scales,
-    signs; modularity, Section 2.2: for normal networks with general activations there are no
-    others). Then all entries are compared. If that fails and ``reduce`` is true, clones and dead
-    units are removed and the rest is compared again. Outputs on probe inputs (``inputs``, or random
-    ones) are a second, independent check: they must agree to the square root of the tolerance.
+    *Same*: a symmetry maps b to a (functional-equivalence: permutations, positive scales, signs;
+    modularity, Section 2.2: for normal networks with general activations there are no others), the
+    rest of the computation is the same, every weight agrees within ``tolerance`` relative to its
+    own size, and so do the outputs on probes. Or both run the same code on the same tensors, bit
+    for bit. If units have no partner and ``reduce`` is true, clones and dead units are removed.
+    Networks with one hidden layer of piecewise linear units need no symmetry: their functions have
+    a normal form (`weightloom.symmetry.piecewise`).
 
-    ``tolerance`` is relative to the length of a row of weights, see `default_tolerance`.
+    *Different*: outputs differ on a probe by more than rounding of the weights explains; ``probe``
+    is that input. How much that is: `weightloom.symmetry.verdict.outputs`.
+
+    *Undecided*: everything else, and ``missing`` says what would be needed.
+
+    ``inputs`` are what the outputs are compared on: a tensor, a tuple of arguments or a dict of
+    keyword arguments, or a list of such calls; by default about ``probes`` inputs that fit the
+    layers or the configuration. ``tolerance``: see `default_tolerance`.
 
     >>> from weightloom.symmetry import random_equivalent
     >>> net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 2))
-    >>> bool(equivalent(net, random_equivalent(net)))
-    True
-    >>> bool(equivalent(net, nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 2))))
-    False
+    >>> equivalent(net, random_equivalent(net)).answer
+    'same'
+    >>> other = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 2))
+    >>> verdict = equivalent(net, other)
+    >>> verdict.answer, verdict.probe.shape[-1], verdict.probe_deviation > verdict.probe_noise
+    ('different', 3, True)
     """
     if tolerance is not None and not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance}; a number in [0, 1) is wanted")
     require_finite(a, b)
-    graphs = folded(trace(a)), folded(trace(b))
-    a, b = (graph.module for graph in graphs)
-    limit = default_tolerance(a, b) if tolerance is None else float(tolerance)
-    specs = read_graph(graphs[0]), read_graph(graphs[1])
-    match, is_reduced = find_element(a, b, limit, *specs), False
-    if not match.same and reduce:
-        smaller = _reduced(graphs, specs)
-        if smaller is not None:
-            small_a, small_b = smaller
-            second_match = find_element(
-                small_a.module, small_b.module, limit, read_graph(small_a), read_graph(small_b)
-            )
-            is_reduced = second_match.same
-            match = second_match if is_reduced else match
-    outputs, count = output_deviation(a, b, specs[0], probes, inputs)
-    if match.same and outputs is not None and outputs > max(limit, 1e-16) ** 0.5:
-        mismatch = (
-            f"the weights agree, but outputs on probe inputs deviate by {outputs:.3g}: the "
-            "networks differ in something that is not a weight"
-        )
-        match = replace(match, same=False, mismatch=mismatch)
-    return Equivalence(
-        *(match.same, match.element, match.deviation, outputs, match.mismatch),
-        *(limit, count, is_reduced),
-    )
+    unit = unit_roundoff(a, b)
+    limit = weight_tolerance(unit) if tolerance is None else float(tolerance)
+    code = code_difference(a, b)
+    if code is None and same_bits(a, b):
+        return Equivalence("same", Element(), 0.0, None, None, None, limit)
+    weights, networks = compare_weights(a, b, code, limit)
+    outputs = run_both(a, b, unit, tolerance, probes, inputs)
+    if reduce and not weights.agree and networks is not None and not outputs.differ:
+        weights, networks = without_redundant_units(networks, limit) or (weights, networks)
+    if not weights.agree and outputs.agree and probes is None and inputs is None:
+        outputs = search_difference(a, b, unit, tolerance) or outputs
+    if not weights.agree and outputs.agree:
+        evidence, witness = decide_completely(a, b, tolerance)
+        if evidence is not None:
+            weights, code = evidence, None  # every operation was read
+        elif witness is not None:
+            there = run_both(a, b, unit, tolerance, probes, witness)
+            outputs = there if there.differ else outputs
+    graphs = code
+    if weights.agree and code is not None and networks is not None:
+        graphs = graphs_differ(networks, outputs.example)
+    return _verdict(weights, graphs, outputs, limit)
 
 
 def default_tolerance(*modules: nn.Module) -> float:
-    """32 times the spacing of the coarsest dtype around 1: 3.8e-6 in float32, 7.1e-15 in float64.
+    """How far a weight may be from its partner, relative to its own size, in these dtypes.
 
-    A group element rounds each weight twice (one product, one quotient), each time by at most half
-    a spacing of the weight; the scales that undo it add about as much again. So one element moves a
-    weight by less than 3 of its spacings, which is less than 3 spacings of its row's length.
-    Matrices with condition numbers up to 4 (heads) and a hundred elements in a row (errors grow
-    with the square root) stay within 32. Depth does not matter: scales are found layer by layer.
-    Half precision is too coarse for 32 spacings: 4, enough for one element.
+    3.8e-6 in float32, 7.1e-15 in float64, 0.002 in float16 and 0.016 in bfloat16. See
+    `weightloom.symmetry.verdict.weights.weight_tolerance`.
     """
-    dtypes = {p.dtype for module in modules for p in module.parameters() if p.is_floating_point()}
-    eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=2.0**-52)
-    return (4 if eps > 1e-4 else 32) * eps
+    return weight_tolerance(unit_roundoff(*modules))
 
 
-def find_element(
-    a: nn.Module,
-    b: nn.Module,
-    tolerance: float,
-    spec: Spec | None = None,
-    other: Spec | None = None,
-) -> Match:
-    """The element that maps b to a, without reduction or probes.
-
-    ``spec`` of a and ``other`` of b save reading the networks again.
-    """
-    spec = read(a) if spec is None else spec
-    other = read(b) if other is None else other
-    mismatch = architecture_mismatch(a, b, spec, other)
-    if mismatch is not None:
-        return Match(False, None, float("inf"), mismatch)
-    tensors_a = tensors_of(a)
-    tensors_b = {name: t.to(tensors_a[name].dtype) for name, t in tensors_of(b).items()}
-    return match_tensors(spec, tensors_a, tensors_b, tolerance)
-
-
-def architecture_mismatch(a: nn.Module, b: nn.Module, spec: Spec, other: Spec) -> str | None:
-    """The first difference that is not a weight, or None."""
-    shapes = [{n: tuple(t.shape) for n, t in tensors_of(network).items()} for network in (a, b)]
-    for name in [*shapes[0], *shapes[1]]:
-        if name not in shapes[0] or name not in shapes[1]:
-            return f"tensor {name!r} is in one network only"
-        if shapes[0][name] != shapes[1][name]:
-            return f"tensor {name!r} has shapes {shapes[0][name]} and {shapes[1][name]}"
-    for layer_a, layer_b in zip(spec.layers, other.layers, strict=False):
-        if layer_a.activation != layer_b.activation:
-            return (
-                f"layer {layer_a.name!r} is followed by {layer_a.activation} in one network and by "
-                f"{layer_b.activation} in the other"
-            )
-        if layer_a != layer_b:
-            return f"layer {layer_a.name!r} differs: {layer_a} and {layer_b}"
-    if spec != other:
-        return "the layers are connected or activated in different ways"
-    modules_b = dict(b.named_modules())
-    for name, module in a.named_modules():
-        twin = modules_b.get(name)
-        settings = _settings(module)
-        if twin is None or settings is None or isinstance(module, (nn.Dropout, nn.Identity)):
-            continue
-        if type(module) is type(twin) and settings != _settings(twin):
-            return f"layer {name!r} is {module} in one network and {twin} in the other"
-    return None
+# -- the verdict ---------------------------------------------------------------------------------
+def _verdict(
+    weights: WeightEvidence, graphs: str | None, outputs: Outputs, limit: float
+) -> Equivalence:
+    gap = outputs.gap
+    differ = outputs.differ
+    missing = None if differ or outputs.domains else _missing(weights, graphs, outputs)
+    answer = "different" if differ or outputs.domains else "undecided" if missing else "same"
+    verdict = Equivalence(
+        answer,
+        weights.element,
+        weights.deviation,
+        None if gap is None else gap.relative,
+        None if answer == "same" else _mismatch(weights, graphs, outputs),
+        missing,
+        limit,
+        0 if gap is None else gap.rows,
+        weights.reduced,
+    )
+    if gap is None or not differ or gap.probe is None:
+        return verdict
+    return replace(
+        verdict, probe=gap.probe.plain, probe_deviation=gap.difference, probe_noise=gap.noise
+    )
 
 
-def _settings(module: nn.Module) -> str | None:
-    """The settings of a layer that its function depends on; None for a layer with children."""
-    if next(module.children(), None) is not None:
-        return None
-    return module.extra_repr().replace(", inplace=True", "").replace("inplace=True", "")
+def _mismatch(weights: WeightEvidence, graphs: str | None, outputs: Outputs) -> str | None:
+    """The first difference of the weights, else of the computations, else of the outputs."""
+    if weights.mismatch is not None or outputs.domains is not None:
+        return weights.mismatch or outputs.domains
+    gap = outputs.gap
+    if gap is None or not gap.beyond_rounding:
+        return graphs
+    outside = (
+        f"outputs differ by {gap.difference:.3g} on a probe, and rounding of the weights explains "
+        f"{gap.noise:.3g}"
+    )
+    if graphs is not None:
+        return f"{graphs}; {outside}"
+    if weights.agree:
+        return f"the weights agree, but {outside}: they differ in something that is not a weight"
+    return outside
 
 
-def _reduced(graphs: tuple[Graph, Graph], specs: tuple[Spec, Spec]) -> tuple[Graph, Graph] | None:
-    """Both networks without clones and dead units; None if there are none, or it is unknown."""
-    if all(is_plain(s, tensors_of(g.module)) for g, s in zip(graphs, specs, strict=True)):
-        return None  # a few passes over the weights; `reduced` takes much longer
-    try:
-        (small_a, removed_a, *_), (small_b, removed_b, *_) = reduced(graphs[0]), reduced(graphs[1])
-    except UnsupportedModuleError:
-        return None
-    return (small_a, small_b) if removed_a or removed_b else None
+def _missing(weights: WeightEvidence, graphs: str | None, outputs: Outputs) -> str | None:
+    """What would be needed for an answer, where the outputs show no difference."""
+    missing = [weights.unread] if weights.unread and not weights.agree else []
+    if graphs is not None and (weights.agree or weights.unread):
+        missing.append(f"computations that are known to be the same ({graphs})")
+    gap = outputs.gap
+    if gap is None:
+        missing.append(str(outputs.missing))
+    elif gap.blind is not None:
+        missing.append(gap.blind)
+    if not weights.agree and not weights.unread:
+        agree = "" if gap is None else f", though outputs on {gap.rows} probes agree"
+        missing.append(f"a symmetry that maps one to the other{agree} ({weights.mismatch})")
+    return "; ".join(missing) or None

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weightloom.networks import operations_of, structure
 from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.group import tensors_of
 from weightloom.symmetry.reading.reader import read
@@ -33,10 +34,11 @@ Ranks = dict[str, np.ndarray]
 def fingerprint(module: nn.Module) -> str:
     """A hash (64 hexadecimal digits) of the network up to permutations of units and of heads.
 
-    Equal for two networks whose weights are bitwise the same up to permutations; different
-    otherwise (except for collisions of SHA-256). Scales, signs and the maps inside heads are NOT
-    removed: they change bits, and rounding would still separate some equivalent networks. Use
-    `equivalent` for those. The dtype matters, the names of layers do not.
+    Equal for two networks whose operations and constants are the same and whose weights are bitwise
+    the same up to permutations; different otherwise (except for collisions of SHA-256). Scales,
+    signs and the maps inside heads are NOT removed: they change bits, and rounding would still
+    separate some equivalent networks. Use `equivalent` for those. The dtype matters, the names of
+    layers and the way in which the same operations are written do not.
 
     If more than 256 units have to be singled out to order ties (many units that are alike but not
     interchangeable), the hash of the stable colours is returned. It is still equal for permuted
@@ -53,7 +55,9 @@ def fingerprint(module: nn.Module) -> str:
     True
     """
     require_finite(module)
-    colouring = _Colouring(module, read(module))
+    spec = read(module)
+    colouring = _Colouring(module, spec)
+    colouring.header = repr(_architecture(module, spec)).encode()
     ranks = colouring.refine(colouring.start(), set())
     try:
         return colouring.search(ranks, [_BUDGET]).hex()
@@ -82,25 +86,46 @@ class _Colouring:
         for attention in spec.attentions:
             self._add_heads(attention, tensors)
         self.bits = {name: _bits(tensor) for name, tensor in tensors.items()}
-        dtypes = [str(tensor.dtype) for tensor in tensors.values()]
-        self.header = repr((_architecture(module, spec, self.bits), dtypes)).encode()
+        self.header = b""
 
     def _add_heads(self, attention: Attention, tensors: dict[str, Tensor]) -> None:
-        """Heads as one more space: they index rows of in_proj and columns of out_proj.
+        """Heads as one more space: they index rows of the projections and columns of the output.
 
-        The rows of in_proj have three groups; a view with an axis for the three makes heads a plain
-        axis.
+        Heads of one matrix (queries, keys and values of nn.MultiheadAttention) are in several
+        places of it; with a tensor for each place, heads are a plain axis.
         """
-        space, head_dim = attention.head_space, attention.head_dim
+        space, size = attention.head_space, attention.heads * attention.head_dim
+        parts = (attention.query, attention.key, attention.value)
+        places = {(part.weight, part.start): tensors[part.weight] for part in parts}
+        rows = sum(len(part.rows(tensors[part.weight], size)) for part in parts)
+        whole = {name: tensor.numel() for (name, _), tensor in places.items()}
+        inner = attention.query.rows(tensors[attention.query.weight], size)[:1].numel()
+        plain = attention.kv_heads == attention.heads and attention.movable
+        if not plain or sum(whole.values()) != rows * inner:
+            return  # heads of another layout get other hashes in other orders
         self.sizes[space] = attention.heads
-        for name in (attention.in_weight, attention.in_bias):
-            if name is not None:
-                tensor = tensors[name]
-                tensors[name] = tensor.reshape(3, len(tensor) // 3, *tensor.shape[1:])
-                shifted = [replace(a, dim=a.dim + 1) for a in self.axes if a.tensor == name]
-                others = [a for a in self.axes if a.tensor != name]
-                self.axes = [*others, *shifted, Axis(name, 1, space, "out", head_dim)]
-        self.axes.append(Axis(attention.out_weight, 1, space, "in", head_dim))
+        named = ("query", attention.query), ("key", attention.key), ("value", attention.value)
+        for label, part in named:
+            for name in (part.weight, part.bias):
+                if name is not None:
+                    own = f"{name} ({label} of {attention.name})"
+                    tensors[own] = part.rows(tensors[name], size)
+                    self.axes += self._other_axes(name, own, tensors[name].dim(), part.dim)
+                    self.axes.append(Axis(own, 0, space, "out", attention.head_dim))
+        for name in {n for _, part in named for n in (part.weight, part.bias)} - {None}:
+            self.axes = [axis for axis in self.axes if axis.tensor != name]
+            tensors.pop(str(name))
+        output = attention.output
+        self.axes.append(Axis(output.weight, output.dim, space, "in", attention.head_dim))
+
+    def _other_axes(self, name: str, own: str, dims: int, moved: int) -> list[Axis]:
+        """The axes of a matrix for a part of it whose dimension ``moved`` comes first."""
+        places = [moved, *(dim for dim in range(dims) if dim != moved)] if dims > 1 else [0]
+        return [
+            replace(axis, tensor=own, dim=places.index(axis.dim))
+            for axis in self.axes
+            if axis.tensor == name
+        ]
 
     def start(self) -> Ranks:
         """One colour for all units of a space."""
@@ -249,20 +274,13 @@ def _bits(tensor: Tensor) -> np.ndarray:
     return tensor.view(sizes[tensor.element_size()]).numpy()
 
 
-def _architecture(module: nn.Module, spec: Spec, bits: dict[str, np.ndarray]) -> object:
-    """Everything but the weights: layers, activations, shapes, settings; no names."""
+def _architecture(module: nn.Module, spec: Spec) -> object:
+    """Everything but the weights: operations, constants, shapes, what moves together; no names."""
+    tensors = tensors_of(module)
     spaces = {name: place for place, name in enumerate(spec.spaces)}
-    tensors = {name: place for place, name in enumerate(bits)}
-    layers = [
-        (x.kind, x.activation, spaces.get(x.input or ""), spaces.get(x.output or ""))
-        for x in spec.layers
-    ]
-    axes = [(tensors[a.tensor], a.dim, spaces[a.space], a.side, a.repeat) for a in spec.axes]
-    shapes = [tuple(own.shape) for own in bits.values()]
-    settings = [
-        (type(leaf).__name__, leaf.extra_repr().replace("inplace=True", "").strip(" ,"))
-        for leaf in module.modules()
-        if next(leaf.children(), None) is None and not isinstance(leaf, (nn.Dropout, nn.Identity))
-    ]
+    places = {name: place for place, name in enumerate(tensors)}
+    axes = [(places[a.tensor], a.dim, spaces[a.space], a.side, a.repeat) for a in spec.axes]
+    kept = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors.values()]
+    operations = structure(operations_of(module), lambda name: str(places.get(name, name)))
     kinds = [(s.size, s.kind.value, s.constant) for s in spec.spaces.values()]
-    return layers, axes, shapes, settings, kinds
+    return operations, axes, kept, kinds

@@ -1,11 +1,7 @@
 """The symmetry group of a network: random elements, products, inverses, and how they act.
 
 Hidden units are permuted and rescaled. In attention, heads are permuted, and each head has two
-free invertible maps: head h computes softmax(q k^T / sqrt(d)) v with q = W_Q x + b_Q, and so on.
-q -> A q, k -> A^-T k leaves q^T k unchanged for any invertible A [d, d]; v -> B v is undone by
-W_O -> W_O B^-1. (functional-equivalence states permutations of the d columns, a special case.)
-Invariant are the two products `query_key` and `value_output`, head by head, up to the order of
-heads.
+free invertible maps (`weightloom.symmetry.heads`). Gains of norms are moved into the next layers.
 
 Two symmetries of attention are not in this group. The key bias adds the same number to all scores
 of a query, which softmax ignores, and W_O b_V can move into b_O. `head_invariants` removes both.
@@ -16,13 +12,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, ShapeError
+from weightloom.symmetry.heads import (
+    head_invariants,
+    in_new_order,
+    keeps_groups,
+    keeps_pairs,
+    query_key,
+    random_heads,
+    random_maps,
+    split_heads,
+    transform_heads,
+    value_output,
+)
 from weightloom.symmetry.reading.reader import read
-from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Space, Spec
+from weightloom.symmetry.spec import Attention, Axis, Element, Gain, Kind, Space, Spec
 
 __all__ = [
     "apply",
@@ -49,13 +58,14 @@ def identity(spec: Spec) -> Element:
     sizes = {name: space.size for name, space in spec.spaces.items()}
     heads = {layer.head_space: layer.heads for layer in spec.attentions}
     maps = {
-        name: torch.eye(layer.head_dim, dtype=torch.float64).repeat(layer.heads, 1, 1)
+        name: torch.eye(layer.head_dim, dtype=torch.float64).repeat(layer.kv_heads, 1, 1)
         for layer in spec.attentions
         for name in (layer.query_map, layer.value_map)
     }
+    gains = {gain.name: gain.size for gain in spec.gains}
     return Element(
         {name: torch.arange(size) for name, size in (sizes | heads).items()},
-        {name: torch.ones(size, dtype=torch.float64) for name, size in sizes.items()},
+        {name: torch.ones(size, dtype=torch.float64) for name, size in (sizes | gains).items()},
         maps,
     )
 
@@ -74,30 +84,31 @@ def random_element(
     if not 0 < low <= high < math.inf:
         raise ConfigError(f"scales are {scales}; give two positive numbers, the smaller one first")
 
-    def positive(*shape: int) -> Tensor:
-        uniform = torch.rand(*shape, generator=generator, dtype=torch.float64)
-        return low * (high / low) ** uniform
-
-    def orthogonal(heads: int, d: int) -> Tensor:
-        normal = torch.randn(heads, d, d, generator=generator, dtype=torch.float64)
-        return torch.linalg.qr(normal).Q
-
-    permutation, factor, maps = {}, {}, {}
+    permutation, factor = {}, {}
+    maps: dict[str, Tensor] = {}
     for name, space in spec.spaces.items():
         permutation[name] = torch.randperm(space.size, generator=generator)
-        factor[name] = (
-            positive(space.size) if space.kind.scales else torch.ones(space.size).double()
-        )
-        if space.kind.signs:
-            bits = torch.randint(0, 2, (space.size,), generator=generator)
-            factor[name] = factor[name] * (1 - 2 * bits)
+        factor[name] = _random_factor(space, scales, generator)
+    for gain in spec.gains:
+        factor[gain.name] = _random_factor(gain, scales, generator)
     for layer in spec.attentions:
-        heads, d = layer.heads, layer.head_dim
-        permutation[layer.head_space] = torch.randperm(heads, generator=generator)
-        for name in (layer.query_map, layer.value_map):
-            left, right = orthogonal(heads, d), orthogonal(heads, d)
-            maps[name] = left * positive(heads, 1, d) @ right
+        permutation[layer.head_space] = random_heads(layer, generator)
+        maps |= random_maps(layer, scales, generator)
     return Element(permutation, factor, maps)
+
+
+def _random_factor(
+    units: Space | Gain, scales: tuple[float, float], generator: torch.Generator | None
+) -> Tensor:
+    factor = torch.ones(units.size, dtype=torch.float64)
+    if units.kind.scales:
+        low, high = scales
+        uniform = torch.rand(units.size, generator=generator, dtype=torch.float64)
+        factor = low * (high / low) ** uniform
+    if units.kind.signs:
+        bits = torch.randint(0, 2, (units.size,), generator=generator)
+        factor = factor * (1 - 2 * bits)
+    return factor
 
 
 def compose(a: Element, b: Element) -> Element:
@@ -110,10 +121,10 @@ def compose(a: Element, b: Element) -> Element:
     permutation = dict(b.permutation)
     for name, first in a.permutation.items():
         permutation[name] = b.permutation[name][first] if name in b.permutation else first
-    factor = {name: moved(name, value) for name, value in b.factor.items()}
+    factor = {name: moved(_permuted_by(name), value) for name, value in b.factor.items()}
     for name, value in a.factor.items():
         factor[name] = value * factor[name] if name in factor else value
-    maps = {name: moved(_head_space(name), value) for name, value in b.maps.items()}
+    maps = {name: _moved_maps(name, value, a.permutation) for name, value in b.maps.items()}
     for name, value in a.maps.items():
         maps[name] = value @ maps[name] if name in maps else value
     return Element(permutation, factor, maps)
@@ -126,31 +137,42 @@ def invert(element: Element) -> Element:
     def moved(name: str, tensor: Tensor) -> Tensor:
         return tensor[back[name]] if name in back else tensor
 
-    factor = {name: moved(name, 1 / value) for name, value in element.factor.items()}
+    factor = {name: moved(_permuted_by(name), 1 / value) for name, value in element.factor.items()}
     maps = {
-        name: moved(_head_space(name), torch.linalg.inv(value))
+        name: _moved_maps(name, torch.linalg.inv(value), back)
         for name, value in element.maps.items()
     }
     return Element(back, factor, maps)
 
 
-def _head_space(map_name: str) -> str:
-    return map_name.rpartition(".")[0] + ".heads"
+def _moved_maps(name: str, maps: Tensor, permutation: Mapping[str, Tensor]) -> Tensor:
+    order = permutation.get(name.rpartition(".")[0] + ".heads")
+    return maps if order is None else in_new_order(maps, order)
+
+
+def _permuted_by(name: str) -> str:
+    """The space whose permutation moves these factors; see `Gain.name`."""
+    return name.partition("::")[0]
 
 
 def random_equivalent(
     module: nn.Module,
     generator: torch.Generator | None = None,
     scales: tuple[float, float] = (0.5, 2.0),
+    *,
+    inputs: Any = None,
 ) -> nn.Module:
     """Another network of the same shape that computes the same function.
+
+    ``inputs``: an example call, where the network's own code does not say how to call it; see
+    `read`.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> twin, x = random_equivalent(net), torch.randn(5, 2)
     >>> torch.equal(net[0].weight, twin[0].weight), torch.allclose(net(x), twin(x), atol=1e-5)
     (False, True)
     """
-    spec = read(module)
+    spec = read(module, inputs)
     return apply(random_element(spec, generator, scales), module, spec)
 
 
@@ -200,8 +222,12 @@ def apply_to_tensors(element: Element, spec: Spec, tensors: dict[str, Tensor]) -
             _shift_biases(result, spec, space, element.factor[name])
     for axis in sides[False]:
         result[axis.tensor] = move_axis(result[axis.tensor], axis, spec, element)
+    for gain in spec.gains:
+        for axis in gain.axes if gain.name in element.factor else ():
+            factor = element.factor[gain.name]
+            result[axis.tensor] = move(result[axis.tensor], axis, None, factor)
     for layer in spec.attentions:
-        _transform_heads(result, layer, element)
+        transform_heads(result, layer, element)
     return result
 
 
@@ -260,12 +286,14 @@ def check_element(element: Element, spec: Spec) -> None:
             raise ShapeError(
                 f"the entry for space {name!r} is not a permutation of its {sizes[name]} units"
             )
+    scaled: dict[str, Space | Gain] = {**spec.spaces, **{gain.name: gain for gain in spec.gains}}
     for name, factor in element.factor.items():
-        _check_name(name, spec.spaces)
-        _check_factor(spec.spaces[name], factor)
+        _check_name(name, scaled)
+        _check_factor(scaled[name], factor)
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in spec.attentions:
-        shape = (layer.heads, layer.head_dim, layer.head_dim)
+        _check_heads(layer, element)
+        shape = (layer.kv_heads, layer.head_dim, layer.head_dim)
         shapes |= {layer.query_map: shape, layer.value_map: shape}
     for name, matrices in element.maps.items():
         _check_name(name, shapes)
@@ -273,7 +301,29 @@ def check_element(element: Element, spec: Spec) -> None:
             raise ShapeError(f"maps {name!r} have shape {list(matrices.shape)}, not {shapes[name]}")
 
 
-def _check_factor(space: Space, factor: Tensor) -> None:
+def _check_heads(layer: Attention, element: Element) -> None:
+    order, maps = (
+        entries.get(name)
+        for entries, name in (
+            (element.permutation, layer.head_space),
+            (element.maps, layer.query_map),
+        )
+    )
+    if order is not None and not keeps_groups(layer, order):
+        raise ShapeError(
+            f"the permutation of heads {layer.head_space!r} must keep the {layer.kv_heads} groups "
+            f"of {layer.group} heads together"
+            + ("" if layer.movable else ", and these heads cannot move at all")
+        )
+    fits = maps is not None and maps.shape[1:] == (layer.head_dim, layer.head_dim)
+    if maps is not None and fits and not keeps_pairs(layer, maps):
+        raise ConfigError(
+            f"maps {layer.query_map!r} must commute with the rotary embedding of their layer: a "
+            "rotation times a scale for each pair of entries"
+        )
+
+
+def _check_factor(space: Space | Gain, factor: Tensor) -> None:
     if factor.shape != (space.size,):
         raise ShapeError(
             f"space {space.name!r} has {space.size} units, factors have shape {list(factor.shape)}"
@@ -290,80 +340,3 @@ def _check_factor(space: Space, factor: Tensor) -> None:
 def _check_name(name: str, names: Mapping[str, object]) -> None:
     if name not in names:
         raise ConfigError(f"no space or map is called {name!r}; there are {', '.join(names)}")
-
-
-# -- attention -----------------------------------------------------------------------------------
-def split_heads(tensors: Mapping[str, Tensor], spec: Attention) -> dict[str, Tensor]:
-    """The weights of an attention layer, head by head.
-
-    "query", "key" and "value" are [heads, d, E + 1] with the bias as the last column, "out" is the
-    output projection [heads, E, d], "bias" its bias [E]. Missing biases are zeros.
-    """
-    heads, d = spec.heads, spec.head_dim
-    weight = tensors[spec.in_weight]
-    bias = weight.new_zeros(len(weight)) if spec.in_bias is None else tensors[spec.in_bias]
-    together = torch.cat((weight, bias[:, None]), 1).reshape(3, heads, d, -1)
-    out = tensors[spec.out_weight]
-    out_bias = out.new_zeros(len(out)) if spec.out_bias is None else tensors[spec.out_bias]
-    return {
-        "query": together[0], "key": together[1], "value": together[2],
-        "out": out.reshape(-1, heads, d).transpose(0, 1), "bias": out_bias,
-    }  # fmt: skip
-
-
-def query_key(tensors: Mapping[str, Tensor], spec: Attention) -> Tensor:
-    """(W_Q, b_Q)^T (W_K, b_K) [heads, E + 1, E + 1]: the scores as a bilinear form of (x, 1)."""
-    parts = split_heads(tensors, spec)
-    return parts["query"].transpose(1, 2) @ parts["key"]
-
-
-def value_output(tensors: Mapping[str, Tensor], spec: Attention) -> Tensor:
-    """W_O (W_V, b_V) [heads, E, E + 1]: what a head outputs for a position it attends to."""
-    parts = split_heads(tensors, spec)
-    return parts["out"] @ parts["value"]
-
-
-def head_invariants(tensors: Mapping[str, Tensor], spec: Attention) -> tuple[Tensor, Tensor]:
-    """What the function of each head depends on: [heads, E + 1, E] and [heads, E, E].
-
-    `query_key` without its last column (the key bias, which softmax ignores; with add_zero_attn it
-    does matter), and `value_output` without the bias (the bias of the whole layer is
-    b_O + sum_h W_O b_V).
-    """
-    return query_key(tensors, spec)[..., :-1], value_output(tensors, spec)[..., :-1]
-
-
-def _transform_heads(tensors: dict[str, Tensor], spec: Attention, element: Element) -> None:
-    """Applies an element to the tensors of one attention layer, in place in the dict.
-
-    New head h is old head permutation[h], then q -> A q, k -> A^-T k, v -> B v, W_O -> W_O B^-1.
-    Products are in float64; a permutation alone is exact.
-    """
-    order = element.permutation.get(spec.head_space)
-    a, b = element.maps.get(spec.query_map), element.maps.get(spec.value_map)
-    rows = [None, None, None] if a is None else [a, torch.linalg.inv(a).transpose(1, 2), None]
-    rows[2] = b
-    for name in (spec.in_weight, spec.in_bias):
-        if name is not None:
-            tensors[name] = _transform_rows(tensors[name], spec, order, rows)
-    out = tensors[spec.out_weight]
-    blocks = out.reshape(-1, spec.heads, spec.head_dim)
-    blocks = blocks if order is None else blocks[:, order.to(out.device)]
-    if b is not None:
-        inverse = torch.linalg.inv(b).to(out.device)
-        blocks = torch.einsum("ehd,hdc->ehc", blocks.to(inverse.dtype), inverse).to(out.dtype)
-    tensors[spec.out_weight] = blocks.reshape(out.shape)
-
-
-def _transform_rows(
-    tensor: Tensor, spec: Attention, order: Tensor | None, maps: list[Tensor | None]
-) -> Tensor:
-    blocks = tensor.reshape(3, spec.heads, spec.head_dim, -1)
-    blocks = blocks if order is None else blocks[:, order.to(tensor.device)]
-    parts = []
-    for part, matrix in zip(blocks, maps, strict=True):
-        if matrix is not None:
-            matrix = matrix.to(part.device)
-            part = (matrix @ part.to(matrix.dtype)).to(tensor.dtype)
-        parts.append(part)
-    return torch.stack(parts).reshape(tensor.shape)

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from weightloom.errors import UnsupportedModuleError
 from weightloom.networks.activations import Kind
 
-__all__ = ["Attention", "Axis", "Element", "Kind", "Layer", "Space", "Spec"]
+__all__ = [
+    "Attention", "Axis", "Element", "Gain", "Kind", "Layer", "Projection", "Space", "Spec",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,29 +62,105 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Attention:
-    """The tensors of one nn.MultiheadAttention that attends to its own input.
+class Projection:
+    """Where the heads of queries, keys, values or outputs are: consecutive positions of a matrix.
 
-    ``in_weight`` [3 E, E] and ``in_bias`` ([3 E] or None) hold queries, keys and values in this
-    order, each with heads * head_dim rows, head by head. The output projection is ``out_weight``
-    [E, E] and ``out_bias`` ([E] or None). The output does not change when heads are permuted, nor
-    under q -> A q, k -> A^-T k and v -> B v, W_O -> W_O B^-1 in each head, for any invertible A
-    and B.
+    Along dimension ``dim`` of ``weight``, from ``start`` on, head by head; and from ``start`` on in
+    ``bias``, if there is one. ``dim`` is 0 for the rows of an nn.Linear. Of the output projection,
+    heads are columns (``dim`` 1) and no positions of ``bias``.
+    """
+
+    weight: str
+    bias: str | None
+    dim: int = 0
+    start: int = 0
+
+    def rows(self, tensor: Tensor, size: int) -> Tensor:
+        """The part of the weight (or of the bias) that belongs to the heads: [size, ...]."""
+        dim = self.dim if tensor.dim() > 1 else 0
+        return tensor.movedim(dim, 0)[self.start : self.start + size]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The tensors of one attention layer.
+
+    ``query`` has ``heads`` heads, ``key`` and ``value`` have ``kv_heads``, each of which serves
+    heads / kv_heads consecutive query heads; all heads have ``head_dim`` entries. ``output`` reads
+    them. The output does not change when heads are permuted (groups as a whole, and inside of each
+    group), nor under q -> A q, k -> A^-T k and v -> B v, W_O -> W_O B^-1 in each head of the keys,
+    for any invertible A and B.
+
+    With rotary embeddings A has to commute with the rotation of the pairs (i, i + d / 2)
+    (``rotary="half"``) or (2 i, 2 i + 1) ("interleaved"): for each pair it is a rotation times a
+    scale. ``movable``: whether heads can be permuted; they cannot if something else has a number
+    for each head.
     """
 
     name: str
     heads: int
     head_dim: int
-    in_weight: str
-    in_bias: str | None
-    out_weight: str
-    out_bias: str | None
+    query: Projection
+    key: Projection
+    value: Projection
+    output: Projection
+    kv_heads: int
+    rotary: str | None = None
+    movable: bool = True
+
+    @classmethod
+    def fused(
+        cls,
+        name: str,
+        heads: int,
+        head_dim: int,
+        in_weight: str,
+        in_bias: str | None,
+        out_weight: str,
+        out_bias: str | None,
+    ) -> Attention:
+        """The layout of nn.MultiheadAttention: queries, keys and values in one matrix."""
+        starts = (0, heads * head_dim, 2 * heads * head_dim)
+        query, key, value = (Projection(in_weight, in_bias, 0, start) for start in starts)
+        output = Projection(out_weight, out_bias, 1)
+        return cls(name, heads, head_dim, query, key, value, output, kv_heads=heads)
+
+    @property
+    def in_weight(self) -> str:
+        """The one matrix of queries, keys and values, where there is one."""
+        if {self.query.weight, self.key.weight, self.value.weight} != {self.query.weight}:
+            raise UnsupportedModuleError(
+                f"the queries, keys and values of {self.name!r} are separate matrices; use "
+                "Attention.query, .key and .value"
+            )
+        return self.query.weight
+
+    @property
+    def in_bias(self) -> str | None:
+        """The bias of `in_weight`."""
+        return self.query.bias if self.in_weight else None
+
+    @property
+    def out_weight(self) -> str:
+        """The matrix of the output projection."""
+        return self.output.weight
+
+    @property
+    def out_bias(self) -> str | None:
+        """The bias of the output projection, which heads do not index."""
+        return self.output.bias
+
+    @property
+    def group(self) -> int:
+        """Query heads for each head of the keys."""
+        return self.heads // self.kv_heads
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Names of the tensors that the layer has: two weights, and the biases if there are any."""
-        names = (self.in_weight, self.in_bias, self.out_weight, self.out_bias)
-        return tuple(name for name in names if name is not None)
+        """Names of the tensors that the layer has, each once."""
+        parts = (self.query, self.key, self.value, self.output)
+        names = [name for part in parts for name in (part.weight, part.bias) if name is not None]
+        return tuple(dict.fromkeys(names))
 
     @property
     def head_space(self) -> str:
@@ -90,13 +169,34 @@ class Attention:
 
     @property
     def query_map(self) -> str:
-        """Key of the matrices A [heads, head_dim, head_dim] in `Element.maps`."""
+        """Key of the matrices A [kv_heads, head_dim, head_dim] in `Element.maps`."""
         return f"{self.name}.query"
 
     @property
     def value_map(self) -> str:
-        """Key of the matrices B [heads, head_dim, head_dim] in `Element.maps`."""
+        """Key of the matrices B [kv_heads, head_dim, head_dim] in `Element.maps`."""
         return f"{self.name}.value"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A factor for each unit besides that of its space, such as the gain of a LayerNorm.
+
+    The tensors of the ``axes`` of side "out" are multiplied by it and those of side "in" divided:
+    gain times f, columns of the next layers over f. ``space`` is the space whose permutation moves
+    the units; "" if they cannot be permuted.
+    """
+
+    owner: str
+    space: str
+    size: int
+    kind: Kind
+    axes: tuple[Axis, ...]
+
+    @property
+    def name(self) -> str:
+        """Key of the factors in `Element.factor`: it names the space that permutes them."""
+        return f"{self.space}::{self.owner}"
 
 
 @dataclass(frozen=True)
@@ -129,6 +229,7 @@ class Spec:
     axes: tuple[Axis, ...]
     attentions: tuple[Attention, ...] = ()
     layers: tuple[Layer, ...] = ()
+    gains: tuple[Gain, ...] = ()
 
     def axes_of(self, space: str, side: str | None = None) -> tuple[Axis, ...]:
         """The axes that a space indexes; with ``side``, only those of that side."""
@@ -138,6 +239,14 @@ class Spec:
     def axes_of_tensor(self, tensor: str) -> tuple[Axis, ...]:
         """The axes of a tensor that some space indexes."""
         return tuple(axis for axis in self.axes if axis.tensor == tensor)
+
+    def gains_by_axis(self) -> dict[tuple[str, int], list[tuple[Gain, Axis]]]:
+        """The gains that act along a dimension of a tensor, with their axis there."""
+        result: dict[tuple[str, int], list[tuple[Gain, Axis]]] = {}
+        for gain in self.gains:
+            for axis in gain.axes:
+                result.setdefault((axis.tensor, axis.dim), []).append((gain, axis))
+        return result
 
     def producers(self, space: str) -> tuple[Layer, ...]:
         """The layers that write a space, in order of execution."""
@@ -158,9 +267,10 @@ class Element:
 
     New unit i is old unit permutation[i], with its incoming weights multiplied by factor[i] (after
     the permutation). Both are keyed by space; the permutation of the heads of an attention layer
-    has the key `Attention.head_space`. ``maps`` holds the matrices A and B of attention layers: new
-    head h is old head permutation[h] with q -> A[h] q, k -> A[h]^-T k, v -> B[h] v. Factors and
-    maps are float64, permutations int64.
+    has the key `Attention.head_space`; factors of a `Gain` have the key `Gain.name`. ``maps`` holds
+    the matrices A and B of attention layers: new head h of the keys is an old one with
+    k -> A[h]^-T k and v -> B[h] v, and its queries become A[h] q. Factors and maps are float64,
+    permutations int64.
 
     >>> Element(permutation={"0": torch.tensor([1, 0])}).is_identity()
     False

@@ -12,7 +12,7 @@ from tests.construct.pieces.networks import Step, mlp
 from weightloom.construct.layers import dense_layer
 from weightloom.construct.pieces import affine_pieces
 from weightloom.construct.pieces.propagate import Block, propagate
-from weightloom.construct.pieces.stages import read
+from weightloom.construct.pieces.reading import read
 
 INF = math.inf
 F64 = torch.float64
@@ -87,8 +87,8 @@ def knots(net, low, high):
     """All places that are carried through the network, before lines are joined."""
     t = torch.tensor([low, high], dtype=F64)
     with torch.no_grad():
-        stages = read(net, torch.Size([1]))
-        return propagate(stages, Block(t, t[:, None], t.abs()), 2**20, 10**6)[0]
+        program = read(net, torch.Size([1]))
+        return propagate(program, Block(t, {0: t[:, None]}, {0: t.abs()}), 2**20, 10**6)[0]
 
 
 @pytest.mark.parametrize("teeth", [3, 7])

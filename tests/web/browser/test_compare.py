@@ -42,9 +42,9 @@ def test_own_files_good_and_bad(chrome, server, tmp_path):
         panel.get_by_role("heading", name="good.safetensors").wait_for()
         assert panel.locator(".verdict").count() == 0  # nothing to compare it with
         second.set_input_files(other)
-        panel.get_by_text("Not found to be the same").wait_for()
+        panel.get_by_text("Different functions").wait_for()
         panel.get_by_role("button", name="Remove second network").click()
-        panel.get_by_text("Not found to be the same").wait_for(state="detached")
+        panel.get_by_text("Different functions").wait_for(state="detached")
         panel.get_by_role("heading", name="good.safetensors").wait_for()
         assert fits(page)
 

@@ -11,9 +11,12 @@ from weightloom.errors import ConfigError
 
 if TYPE_CHECKING:
     from weightloom.symmetry import CheckpointDiff
+    from weightloom.symmetry.files.answers import FileVerdict
     from weightloom.symmetry.files.checkpoints import Loaded
 
-__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+__all__ = ["DESCRIPTION", "EPILOG", "EXIT_CODES", "add_arguments", "run"]
+
+EXIT_CODES = {"same": 0, "different": 1, "undecided": 3}
 
 DESCRIPTION = """\
 What is in a saved network? Redundant neurons (a network without any is normal), Lipschitz
@@ -30,22 +33,24 @@ what differs (two checkpoints):
   compared. An adapter is merged into the other side, or into --base.
 
 where the architecture comes from:
-  A safetensors file holds names and shapes of weights. From "0.weight", "fc1.weight" or
+  `wl.export` writes the layers of a network into its file, and they are read from there. Other
+  safetensors files hold names and shapes of weights. From "0.weight", "fc1.weight" or
   "layers.2.weight" a plain chain of Linear and Conv layers is inferred, with --activation between
-  any two (default: the file's metadata entry "activation", else relu). Assumptions are printed;
-  an ambiguous file is refused. For everything else (skip connections, norms, attention, your own
-  layers) give --module: this imports and RUNS that code, so name only code that you trust.
+  any two, or the metadata entry "activation". If nothing says which activation it is, relu, tanh,
+  sigmoid and gelu are tried, and the verdict says for which it holds ("if ReLU"). Assumptions are
+  printed; an ambiguous file is refused. For everything else (skip connections, norms, attention,
+  your own layers) give --module: this imports and RUNS that code, so name only code that you trust.
 
 what is never done:
   Pickles (.pt, .pth, .bin, .ckpt) are not opened for the verdict. For the list of differences
   only their tensors are read (weights_only); what may run code is refused.
 
 exit code:
-  0  inspected; with two checkpoints: the same function
-  1  two checkpoints: not found to be the same
+  0  inspected; with two checkpoints: the same function. All tensors identical under the same names
+     is the same for any architecture
+  1  two checkpoints: different functions; an input shows it
   2  an error, explained on stderr
-  3  two checkpoints: undecided. The differences are printed, but the network cannot be told from
-     the files, so its function was not compared, even if all tensors are identical
+  3  two checkpoints: undecided, and what is missing is said
   With --diff-only: 0 all tensors identical, 1 not, 3 all that was read is identical, but a file
   is missing or the configurations differ.
 
@@ -127,7 +132,7 @@ def _tolerance(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    if arguments.second is None or arguments.verdict_only:
+    if arguments.second is None:
         return _verdict(arguments, None)
     from weightloom.cli.inspect.comparison import compare
 
@@ -152,29 +157,32 @@ def _check(arguments: argparse.Namespace) -> None:
 def _verdict(arguments: argparse.Namespace, diff: CheckpointDiff | None) -> int:
     """Examine one network, or two and whether they are the same function."""
     from weightloom.cli.inspect.report import as_text, findings_of
-    from weightloom.symmetry.files.checkpoints import as_dict, same_function
+    from weightloom.symmetry.files.checkpoints import as_dict
 
-    loaded = _load(arguments)
-    verdict = same_function(loaded[0], loaded[1], arguments.tolerance) if len(loaded) == 2 else None
+    comparison, loaded = _compared(arguments)
     bounds = not arguments.no_bounds
     findings = [findings_of(network, bounds, arguments.input_shape) for network in loaded]
     if arguments.json:
         about = {} if diff is None else {"diff": diff.to_dict()}
-        print(json.dumps(about | as_dict(findings, verdict), indent=2, allow_nan=False))
+        print(json.dumps(about | as_dict(findings, comparison), indent=2, allow_nan=False))
     else:
-        print(as_text(findings, verdict, arguments.full))
-    return 0 if verdict is None or verdict.same else 1
+        print(as_text(findings, comparison, arguments.full))
+    return 0 if comparison is None else EXIT_CODES[comparison.answer]
 
 
-def _load(arguments: argparse.Namespace) -> list[Loaded]:
+def _compared(arguments: argparse.Namespace) -> tuple[FileVerdict | None, list[Loaded]]:
+    """The verdict on two files (None for one), and the networks in them."""
     from weightloom.cli.inspect.user_code import load_by_code
     from weightloom.symmetry.files.checkpoints import load_by_names
+    from weightloom.symmetry.files.comparing import compare_files, compare_loaded
 
     paths = [arguments.first] + ([arguments.second] if arguments.second else [])
     if arguments.module:
-        return [load_by_code(path, arguments.module) for path in paths]
-    loaded = [load_by_names(paths[0], arguments.activation)]
-    for path in paths[1:]:
-        # Layers are compared by position: "fc1" in one file may be "0" in the other.
-        loaded.append(load_by_names(path, arguments.activation, loaded[0].layers))
-    return loaded
+        loaded = [load_by_code(path, arguments.module) for path in paths]
+        if len(loaded) == 1:
+            return None, loaded
+        return compare_loaded(*loaded, tolerance=arguments.tolerance), loaded
+    if len(paths) == 1:
+        return None, [load_by_names(paths[0], arguments.activation)]
+    first, second = ((path, str(path)) for path in paths)
+    return compare_files(first, second, arguments.activation, arguments.tolerance)

@@ -6,6 +6,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightloom.errors import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-UNDECIDED = 3
+SAME, UNDECIDED = 0, 3
 #: What is raised if a network cannot be told from its file. Other errors are errors.
 _UNKNOWN = (
     CheckpointError,
@@ -29,6 +30,12 @@ _UNKNOWN = (
     NonFiniteWeightsError,
     ShapeError,
     UnsupportedModuleError,
+)
+#: Metadata that say how the tensors are used.
+_CODE = ("activation", "activations", "class", "spec", "structure", "tied")
+_IDENTICAL = (
+    "all tensors are identical, bit for bit, under the same names: whatever code uses them "
+    "computes the same function with both"
 )
 
 
@@ -39,11 +46,14 @@ def compare(
     """Print the differences, then call ``verdict``; the exit status is in the help."""
     from weightloom.symmetry import diff
 
-    result = diff(arguments.first, arguments.second, base=arguments.base)
-    if arguments.diff_only:
-        print(_json(result) if arguments.json else result)
+    def differences() -> CheckpointDiff:
+        return diff(arguments.first, arguments.second, base=arguments.base)
+
+    result = None if arguments.verdict_only else differences()
+    if result is not None and arguments.diff_only:
+        print(_json(result, {}) if arguments.json else result)
         return _status(result)
-    if not arguments.json:
+    if result is not None and not arguments.json:
         print(f"{result}\n", flush=True)  # the verdict may take long
     try:
         return verdict(arguments, result)
@@ -51,9 +61,40 @@ def compare(
         # What the user asked for in so many words is not undecided, it is wrong.
         if arguments.module or arguments.activation:
             raise
-        reason = _reason(arguments, error)
-        print(_json(result, reason) if arguments.json else _undecided(result, reason))
-        return UNDECIDED
+        return _without_network(arguments, differences() if result is None else result, error)
+
+
+def _without_network(
+    arguments: argparse.Namespace, result: CheckpointDiff, error: Exception
+) -> int:
+    """The verdict of the tensors alone: identical ones need no architecture."""
+    same = _is_copy(arguments, result)
+    reason = _IDENTICAL if same else _reason(arguments, error)
+    if arguments.json:
+        shown = None if arguments.verdict_only else result
+        print(_json(shown, _plain(same, reason)))
+    else:
+        head = f"SAME function: {reason}." if same else f"UNDECIDED: {reason}"
+        print(textwrap.fill(head, 98))
+    return SAME if same else UNDECIDED
+
+
+def _is_copy(arguments: argparse.Namespace, result: CheckpointDiff) -> bool:
+    """Whether both sides hold the same tensors under the same names, for the same code."""
+    named = all(row.other_name is None and not row.transposed for row in result.rows)
+    about = [_about(path) for path in (arguments.first, arguments.second)]
+    return result.identical and named and not result.config and about[0] == about[1]
+
+
+def _about(path: Path) -> dict[str, str]:
+    """What the metadata of a single safetensors file say about the code."""
+    if path.suffix != ".safetensors":
+        return {}
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+    return {key: metadata[key] for key in _CODE if key in metadata}
 
 
 def _status(result: CheckpointDiff) -> int:
@@ -67,25 +108,22 @@ def _reason(arguments: argparse.Namespace, error: Exception) -> str:
     for path in (arguments.first, arguments.second):
         if path.is_dir():
             return (
-                f"{str(path)!r} is a folder, and the verdict reads single .safetensors files; give "
-                f"--verdict-only with the files, and --module for networks that are no plain chain"
+                f"the functions were not compared. {str(path)!r} is a folder, and the verdict "
+                f"reads single .safetensors files; give --verdict-only with the files, and "
+                f"--module for networks that are no plain chain"
             )
-    return str(error)
+    return f"the functions were not compared. {error}"
 
 
-def _undecided(result: CheckpointDiff, reason: str) -> str:
-    lines = []
-    if result.identical and not result.config:
-        lines.append(
-            "The tensors are the same, bit for bit. Code that uses them in the same way computes "
-            "the same function; the files do not show whether it does."
-        )
-    head = f"UNDECIDED: the functions were not compared. {reason}"
-    return "\n".join(textwrap.fill(text, 98) for text in (head, *lines))
+def _plain(same: bool, reason: str) -> dict[str, Any]:
+    answer = "same" if same else "undecided"
+    headline = f"{'SAME function' if same else 'UNDECIDED'}: {reason}"
+    about = {"answer": answer, "same": same or None, "headline": headline}
+    return {"equivalence": about | {"missing": None if same else reason}}
 
 
-def _json(result: CheckpointDiff, reason: str | None = None) -> str:
-    about: dict[str, Any] = {"diff": result.to_dict(), "equivalence": None, "networks": []}
-    if reason is not None:
-        about["undecided"] = reason
-    return json.dumps(about, indent=2, allow_nan=False)
+def _json(result: CheckpointDiff | None, about: dict[str, Any]) -> str:
+    diff = {} if result is None else {"diff": result.to_dict()}
+    return json.dumps(
+        diff | {"equivalence": None, "networks": []} | about, indent=2, allow_nan=False
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weightloom.bounds import BoundsReport
     from weightloom.symmetry import Equivalence
+    from weightloom.symmetry.files.answers import FileVerdict
     from weightloom.symmetry.files.checkpoints import Findings, Loaded
 
 __all__ = ["as_text", "findings_of"]
@@ -32,10 +33,10 @@ def findings_of(loaded: Loaded, bounds: bool, input_shape: Sequence[int] | None)
 # -- text ----------------------------------------------------------------------------------------
 
 
-def as_text(findings: list[Findings], verdict: Equivalence | None, full: bool) -> str:
+def as_text(findings: list[Findings], comparison: FileVerdict | None, full: bool) -> str:
     from weightloom.tables import aligned
 
-    parts = [_verdict(verdict)] if verdict is not None else []
+    parts = [_verdict(comparison)] if comparison is not None else []
     names = _labels(findings)
     parts.append("\n".join(aligned([["", *names], *_rows(findings)], rule=True)))
     for name, each in zip(names, findings, strict=True):
@@ -51,17 +52,36 @@ def _labels(findings: list[Findings]) -> list[str]:
     return names
 
 
-def _verdict(verdict: Equivalence) -> str:
-    if verdict.same:
-        how = " after clones and dead units were removed" if verdict.reduced else ""
-        head = f"SAME function{how}"
-    else:
-        head = f"DIFFERENT: {verdict.mismatch}"
+def _verdict(comparison: FileVerdict) -> str:
+    verdict = comparison.verdict
     outputs = "outputs not run"
     if verdict.output_deviation is not None:
-        outputs = f"outputs on {verdict.probes} random inputs by {verdict.output_deviation:.3g}"
+        outputs = f"outputs on {verdict.probes} inputs by {verdict.output_deviation:.3g}"
     measured = f"Weights deviate by {verdict.weight_deviation:.3g}"
-    return f"{_filled(head)}\n{measured} (tolerance {verdict.tolerance:.3g}), {outputs}."
+    numbers = f"{measured} (tolerance {verdict.tolerance:.3g}), {outputs}."
+    return "\n".join(
+        [_filled(comparison.headline), *_witness(verdict), numbers, *_tried(comparison)]
+    )
+
+
+def _witness(verdict: Equivalence) -> list[str]:
+    """The input that shows the difference, if it is short."""
+    if verdict.probe_deviation is None:
+        return []
+    probe = verdict.probe
+    shape = f" of shape {list(probe.shape)}" if hasattr(probe, "shape") else ""
+    return [
+        f"They differ by {verdict.probe_deviation:.3g} on an input{shape}; rounding of the weights "
+        f"explains {verdict.probe_noise:.3g}."
+    ]
+
+
+def _tried(comparison: FileVerdict) -> list[str]:
+    """What other activations would give, where no file says which it is."""
+    if len(set(comparison.tried.values())) < 2 or comparison.of_any_activation:
+        return []
+    each = ", ".join(f"{name}: {answer}" for name, answer in comparison.tried.items())
+    return [f"The files do not say their activation. {each}."]
 
 
 def _rows(findings: list[Findings]) -> list[list[str]]:
@@ -146,7 +166,8 @@ def _assumed(names: list[str], findings: list[Findings]) -> str:
         lines += map(_item, each.loaded.assumptions)
     for name, each in zip(names, findings, strict=True):
         if each.loaded.layers is not None:
-            lines.append(_item(f"layers of {name}, in this order: {_listed(each.loaded.layers)}"))
+            how = "as its file lists them" if each.loaded.described else "in this order"
+            lines.append(_item(f"layers of {name}, {how}: {_listed(each.loaded.layers)}"))
     return "\n".join(lines)
 
 

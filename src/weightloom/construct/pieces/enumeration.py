@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.construct.pieces.propagate import Block, propagate
-from weightloom.construct.pieces.stages import read
+from weightloom.construct.pieces.reading import read
 from weightloom.errors import ConfigError, MissingDependencyError, ShapeError
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def affine_pieces(
         raise ConfigError(f"low={float(a)} and high={float(b)} were given; low < high is wanted")
     if not line and bool((a == b).all()):
         raise ConfigError("low and high are the same point; a segment needs two")
-    stages = read(net, torch.Size([1]) if line else a.shape)
+    program = read(net, torch.Size([1]) if line else a.shape)
     if line:
         inner = [0.0] if a < 0 < b else []
         if math.isinf(a) != math.isinf(b) and not inner:
@@ -199,8 +199,8 @@ def affine_pieces(
     else:
         t = torch.tensor([0.0, 1.0], dtype=torch.float64)
         values = torch.stack([a, b])
-    first = Block(t, values, values.abs().flatten(1).amax(1))
-    knots = propagate(stages, first, budget, max_pieces)
+    first = Block(t, {0: values}, {0: values.abs().flatten(1).amax(1)})
+    knots = propagate(program, first, budget, max_pieces)
     return join(*knots, *((None, None) if line else (a, b)))
 
 

@@ -1,9 +1,9 @@
 """Propagate breakpoints through a network, layer by layer.
 
-A block is a list of knots t_0 <= t_1 <= ... and the values of all units there; in between, values
-are affine. A layer's affine part acts on the knots. Its activation bends (or jumps) where a unit's
-preactivation crosses a kink: these places become knots too, and the values there follow by
-interpolation, without another product with the weights.
+A block is a list of knots t_0 <= t_1 <= ... and the values there that later layers use (several,
+where there are branches); in between, values are affine. Affine steps act on the knots. An
+activation bends (or jumps) where a unit's preactivation crosses a kink: these places become knots
+too, and the values there follow by interpolation, without another product with the weights.
 
 Conventions:
 
@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weightloom.construct.pieces.stages import AffineStage, PiecewiseAffine
+from weightloom.construct.pieces.kinks import PiecewiseAffine
+from weightloom.construct.pieces.program import Program, Segment
 from weightloom.errors import MemoryLimitError
 
 __all__ = ["Block", "propagate"]
@@ -35,21 +36,22 @@ SAME = 4 * torch.finfo(torch.float64).eps
 
 @dataclass
 class Block:
-    """Knots [n], values there [n, *shape], and magnitudes [n] that rounding scales with."""
+    """Knots [n], values there by number [n, *shape], and the largest |entry| of each source [n]."""
 
     t: Tensor
-    values: Tensor
-    scale: Tensor
+    values: dict[int, Tensor]
+    scales: dict[int, Tensor]
 
 
 def propagate(
-    stages: list[AffineStage], first: Block, budget: int, max_pieces: int
+    program: Program, first: Block, budget: int, max_pieces: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Knots [n], outputs [n, outputs] and their rounding [n, outputs], from left to right.
 
-    ``budget`` limits how many numbers are held at once, over all stages together.
+    ``budget`` limits how many numbers are held at once, over all segments together.
     """
-    rows = max(2, budget // (len(stages) * max(stage.widest for stage in stages)))
+    segments = program.segments
+    rows = max(2, budget // (len(segments) * program.widest))
     finished: list[tuple[Tensor, Tensor, Tensor]] = []
     count = 0
     stack = [iter([first])]
@@ -58,11 +60,11 @@ def propagate(
         if block is None:
             stack.pop()
             continue
-        stage = stages[len(stack) - 1]
-        z = stage.preactivations(block.values, torch.isinf(block.t))
-        rounding = stage.rounding(block.scale)
-        if stage.activation is None:
-            finished.append((block.t, z, rounding))
+        segment = segments[len(stack) - 1]
+        program.advance(segment.steps, block.values, torch.isinf(block.t))
+        if segment.bend is None:
+            outputs = block.values[segment.value].flatten(1)
+            finished.append((block.t, outputs, program.rounding(segment.value, block.scales)))
             count += len(block.t)
             if count > max_pieces + 1:
                 raise MemoryLimitError(
@@ -70,29 +72,46 @@ def propagate(
                     f"at {float(block.t[-1]):.6g}; take a shorter interval or raise max_pieces"
                 )
             continue
-        shape = stages[len(stack)].shape
-        stack.append(_activated(block.t, z, rounding, stage.activation, rows, shape))
+        stack.append(_bent(program, segment, block, rows))
     t, y, rounding = (torch.cat(parts) for parts in zip(*finished, strict=True))
     return t, y, rounding
 
 
-def _activated(
-    t: Tensor,
-    z: Tensor,
-    rounding: Tensor,
-    activation: PiecewiseAffine,
-    rows: int,
-    shape: torch.Size,
-) -> Iterator[Block]:
-    """The blocks after an activation: knots refined, values activated, at most ``rows`` each."""
-    knots = _Refined.of(t, z, rounding, activation.kinks)
+def _bent(program: Program, segment: Segment, block: Block, rows: int) -> Iterator[Block]:
+    """The blocks after a bend: knots refined, values activated, at most ``rows`` knots each."""
+    bend, activation = segment.bend or 0, program.activation(segment.bend or 0)
+    shape = program.shape_of(segment.value)
+    rounding = program.rounding(segment.value, block.scales)
+    z = block.values[segment.value].flatten(1)
+    if _is_shared(segment, block):
+        z = z.clone()  # preactivations near a kink are moved onto it
+    knots = _Refined.of(block.t, z, rounding, activation.kinks)
     del rounding
+    after = _with_jumps if activation.jumps else _continuous
     for start in range(0, max(1, len(knots.t) - 1), rows - 1):
-        block = knots.block(start, start + rows)
-        activate = _with_jumps if activation.jumps else _continuous
-        block = activate(block, activation)
-        block.values = block.values.reshape(-1, *shape)
-        yield block
+        stop = min(start + rows, len(knots.t))
+        places = _Places.of(knots, start, stop)
+        kept = {value: places.values(block.values[value]) for value in segment.kept}
+        scales = {s: places.largest(block.scales[s]) for s in segment.sources if s != bend}
+        part = Block(knots.t[start:stop], kept, scales)
+        z, part.scales[bend] = knots.preactivations(places, start, stop)
+        part = after(part, z, bend, activation)
+        part.values[bend] = part.values[bend].reshape(-1, *shape)
+        yield part
+
+
+def _is_shared(segment: Segment, block: Block) -> bool:
+    """Whether the preactivations are also the memory of something else."""
+
+    def memory(value: int) -> int:
+        return block.values[value].untyped_storage().data_ptr()
+
+    others = {*segment.kept, *block.values} - {segment.value}
+    return (
+        segment.value in segment.kept
+        or segment.value not in segment.steps
+        or memory(segment.value) in {memory(value) for value in others}
+    )
 
 
 @dataclass
@@ -137,27 +156,61 @@ class _Refined:
         parts[at] = part
         return cls(every_t, source, parts, at, unit, kink, t, z, size)
 
-    def block(self, start: int, stop: int) -> Block:
-        """Knots start..stop-1 with z interpolated."""
-        stop = min(stop, len(self.t))
-        t = self.t[start:stop]
-        if len(self.at) == 0:
-            return Block(t, self.z[start:stop], self.size[start:stop])
-        source, part = self.source[start:stop], self.part[start:stop]
-        after = (source + 1).clamp(max=len(self.z) - 1)
-        new = part != 0
-        after = torch.where(new, after, source)
-        z = torch.lerp(self.z[source], self.z[after], part[:, None])
-        size = torch.maximum(self.size[source], self.size[after])
-        for infinite, finite in ((after, source), (source, after)):
-            ray = (new & torch.isinf(self.old_t[infinite])).nonzero()[:, 0]
-            if len(ray):
-                base, direction = self.z[finite[ray]], self.z[infinite[ray]]
-                z[ray] = base + part[ray, None] * direction
-                size[ray] = torch.maximum(base.abs().amax(1), z[ray].abs().amax(1))
+    def preactivations(self, places: _Places, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """z at the knots start..stop-1, and the magnitudes that its rounding scales with."""
+        z, size = places.values(self.z), places.largest(self.size)
+        if places.none:
+            return z, size
+        for ray, finite, _ in places.rays:
+            base = self.z[finite].abs().amax(1)
+            size[ray] = torch.maximum(base, z[ray].abs().amax(1))
         low, high = torch.searchsorted(self.at, torch.tensor([start, stop])).tolist()
         z[self.at[low:high] - start, self.unit[low:high]] = self.kink[low:high]
-        return Block(t, z, size)
+        return z, size
+
+
+@dataclass
+class _Places:
+    """Where some of the refined knots lie between the old ones."""
+
+    none: bool
+    """no knot is new; ``rows`` are the old ones"""
+    rows: slice
+    source: Tensor  # [knots] the old knot on the left
+    after: Tensor  # [knots] the old knot on the right; the same one for an old knot
+    part: Tensor  # [knots]
+    rays: list[tuple[Tensor, Tensor, Tensor]]
+    """new knots on rays; the old knots at their finite and at their infinite ends"""
+
+    @classmethod
+    def of(cls, knots: _Refined, start: int, stop: int) -> _Places:
+        source, part = knots.source[start:stop], knots.part[start:stop]
+        if len(knots.at) == 0:
+            return cls(True, slice(start, stop), source, source, part, [])
+        new = part != 0
+        after = torch.where(new, (source + 1).clamp(max=len(knots.z) - 1), source)
+        rays = []
+        for infinite, finite in ((after, source), (source, after)):
+            ray = (new & torch.isinf(knots.old_t[infinite])).nonzero()[:, 0]
+            if len(ray):
+                rays.append((ray, finite[ray], infinite[ray]))
+        return cls(False, slice(start, stop), source, after, part, rays)
+
+    def values(self, values: Tensor) -> Tensor:
+        """Values [old, *shape] at these knots."""
+        if self.none:
+            return values[self.rows]
+        part = self.part.reshape(-1, *[1] * (values.dim() - 1))
+        result = torch.lerp(values[self.source], values[self.after], part)
+        for ray, finite, infinite in self.rays:
+            result[ray] = values[finite] + part[ray] * values[infinite]
+        return result
+
+    def largest(self, sizes: Tensor) -> Tensor:
+        """Sizes [old] at these knots: of both neighbours, at a new knot."""
+        if self.none:
+            return sizes[self.rows]
+        return torch.maximum(sizes[self.source], sizes[self.after])
 
 
 def _crossings(
@@ -205,32 +258,45 @@ def _apart(t: Tensor, row: Tensor, part: Tensor, place: Tensor) -> tuple[Tensor,
     return (place - left > SAME * size) & (right - place > SAME * size), size
 
 
-def _continuous(block: Block, activation: PiecewiseAffine) -> Block:
+def _continuous(part: Block, z: Tensor, bend: int, activation: PiecewiseAffine) -> Block:
     """Values after a continuous activation; directions take the slope of their branch."""
-    values = activation(block.values)
+    values = activation(z)
     for end, inner in ((0, 1), (-1, -2)):
-        if torch.isinf(block.t[end]):
-            direction = block.values[end]
-            branch = activation.branch(block.values[inner] + direction)
-            values[end] = activation.slopes[branch] * direction
-    return Block(block.t, values, block.scale)
+        if torch.isinf(part.t[end]):
+            branch = activation.branch(z[inner] + z[end])
+            values[end] = activation.slope(branch) * z[end]
+    part.values[bend] = values
+    part.scales[bend] = torch.maximum(part.scales[bend], values.abs().amax(1))
+    return part
 
 
-def _with_jumps(block: Block, activation: PiecewiseAffine) -> Block:
+def _with_jumps(part: Block, z: Tensor, bend: int, activation: PiecewiseAffine) -> Block:
     """Values after an activation with jumps: both ends of each interval, on its own branch."""
-    inside = block.t[1:] > block.t[:-1]
-    left, right = block.values[:-1][inside], block.values[1:][inside]
-    starts, ends = block.t[:-1][inside], block.t[1:][inside]
-    from_right, to_right = torch.isinf(starts)[:, None], torch.isinf(ends)[:, None]
+    inside = (part.t[1:] > part.t[:-1]).nonzero()[:, 0]
+    ends = torch.stack([inside, inside + 1], 1).flatten()  # of each interval, one after the other
+    left, right = z[inside], z[inside + 1]
+    from_right, to_right = (torch.isinf(part.t[row])[:, None] for row in (inside, inside + 1))
     middle = torch.where(from_right | to_right, left + right, (left + right) / 2)
     branch = activation.branch(middle)
-    slope, offset = activation.slopes[branch], activation.offsets[branch]
+    slope, offset = activation.slope(branch), activation.offset(branch)
     first = slope * left + torch.where(from_right, 0.0, offset)
     last = slope * right + torch.where(to_right, 0.0, offset)
-    scale = torch.stack([block.scale[:-1][inside], block.scale[1:][inside]], 1).flatten()
-    t = torch.stack([starts, ends], 1).flatten()
+    result = Block(
+        part.t[ends],
+        {value: tensor[ends] for value, tensor in part.values.items()},
+        {source: sizes[ends] for source, sizes in part.scales.items()},
+    )
     values = torch.stack([first, last], 1).flatten(0, 1)
-    size = torch.maximum(scale, values.abs().amax(1))
-    repeated = torch.zeros_like(t, dtype=torch.bool)
-    repeated[1:] = (t[1:] == t[:-1]) & (values[1:] == values[:-1]).all(1)
-    return Block(t[~repeated], values[~repeated], size[~repeated])
+    result.values[bend] = values
+    result.scales[bend] = torch.maximum(result.scales[bend], values.abs().amax(1))
+    repeated = torch.zeros_like(result.t, dtype=torch.bool)
+    repeated[1:] = result.t[1:] == result.t[:-1]
+    for tensor in result.values.values():
+        flat = tensor.flatten(1)
+        repeated[1:] &= (flat[1:] == flat[:-1]).all(1)
+    keep = ~repeated
+    return Block(
+        result.t[keep],
+        {value: tensor[keep] for value, tensor in result.values.items()},
+        {source: sizes[keep] for source, sizes in result.scales.items()},
+    )

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from weightloom.errors import CheckpointError, UnsupportedModuleError
 from weightloom.files import atomic_write, own_version
 from weightloom.hyper.building import plain_features_hint
+from weightloom.hyper.saving.described import about
 from weightloom.networks import WeightSpec
 
 __all__ = ["export", "load"]
@@ -31,7 +32,8 @@ def export(network: nn.Module, path: str | os.PathLike[str], *inputs: Any) -> Pa
     """Write ``network`` to ``path`` in the format its suffix names; returns the path.
 
     ``.safetensors``: the state dict, for `load`; needs no inputs. The metadata hold the version of
-    weightloom, the class and, for a HyperNetwork, its spec.
+    weightloom, the class, the activations, the layers of an nn.Sequential (so that ``weightloom
+    inspect`` need not guess them) and, for a HyperNetwork, its spec.
 
     ``.onnx``: what the network computes in evaluation mode, for onnxruntime and others. ``inputs``
     are examples of its arguments: ``export(hyper, "h.onnx", x, condition)`` for the whole h(x, I),
@@ -93,7 +95,7 @@ def _write_safetensors(network: nn.Module, part: Path) -> None:
         "weightloom_version": own_version(),
         "class": type(network).__name__,
         "tied": json.dumps(tied),
-    }
+    } | about(network)
     spec = getattr(network, "spec", None)
     if isinstance(spec, WeightSpec):
         metadata["spec"] = json.dumps(_spec_as_json(spec))

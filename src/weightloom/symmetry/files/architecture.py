@@ -23,7 +23,7 @@ from weightloom.errors import CheckpointError, ConfigError, NonFiniteWeightsErro
 from weightloom.networks.activations import TABLE, classify, named_modules
 from weightloom.symmetry.spec import Kind
 
-__all__ = ["REQUESTED", "Inferred", "NamedLayer", "assumable", "build", "infer"]
+__all__ = ["REQUESTED", "Inferred", "NamedLayer", "assumable", "build", "check_tensors", "infer"]
 
 REQUESTED = "as asked for"
 """in an assumption: the activation was given by the caller"""
@@ -164,10 +164,7 @@ def infer(
 # -- layers --------------------------------------------------------------------------------------
 def _layers(state: Mapping[str, Tensor]) -> list[NamedLayer]:
     """Weights with their biases; any other tensor in the state dict raises an error."""
-    if not state:
-        raise CheckpointError("the state dict is empty; wanted the weights of at least one layer")
-    for name, tensor in state.items():
-        _check_tensor(name, tensor)
+    check_tensors(state)
     layers = []
     for name, tensor in state.items():
         layer, _, kind = name.rpartition(".")
@@ -187,6 +184,14 @@ def _layers(state: Mapping[str, Tensor]) -> list[NamedLayer]:
             )
         layers.append(NamedLayer(layer, tensor, bias))
     return layers
+
+
+def check_tensors(state: Mapping[str, Tensor]) -> None:
+    """Refuses empty state dicts, and tensors that are no finite weights."""
+    if not state:
+        raise CheckpointError("the state dict is empty; wanted the weights of at least one layer")
+    for name, tensor in state.items():
+        _check_tensor(name, tensor)
 
 
 def _check_tensor(name: str, tensor: Tensor) -> None:

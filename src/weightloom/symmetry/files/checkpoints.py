@@ -6,14 +6,12 @@ Only safetensors files are read; nothing is ever unpickled.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from weightloom.bounds import BoundsReport, report
@@ -24,8 +22,10 @@ from weightloom.errors import (
     UnsupportedModuleError,
     WeightloomError,
 )
-from weightloom.symmetry.equivalence import Equivalence, default_tolerance, equivalent
-from weightloom.symmetry.files.architecture import REQUESTED, infer
+from weightloom.hyper.saving.described import built
+from weightloom.networks.activations import lookup
+from weightloom.symmetry.files.answers import FileVerdict
+from weightloom.symmetry.files.architecture import REQUESTED, assumable, check_tensors, infer
 from weightloom.symmetry.fingerprints import fingerprint
 from weightloom.symmetry.reduction.reducer import reduce
 from weightloom.symmetry.reduction.removable import Normality, is_normal
@@ -38,7 +38,6 @@ __all__ = [
     "examine",
     "load_by_names",
     "read_state",
-    "same_function",
 ]
 
 
@@ -64,9 +63,14 @@ class Loaded:
     layers: tuple[str, ...] | None
     """None: built by the user's own code"""
     convolutional: bool
+    """strides, padding and pooling were made up"""
     assumptions: tuple[str, ...]
     activation: str | None = None
-    """the one assumed between layers; None: built by the user's own code"""
+    """the only one of the network; None: there are several, or the user's own code built it"""
+    described: bool = False
+    """the layers are those that the file lists in its metadata"""
+    guessed: bool = False
+    """nothing says which activation there is"""
 
 
 def load_by_names(
@@ -74,11 +78,13 @@ def load_by_names(
     activation: str | None,
     names: Sequence[str] | None = None,
     label: str | None = None,
+    assumed: str | None = None,
 ) -> Loaded:
-    """The network of a file, with its architecture inferred from names and shapes.
+    """The network of a file: the layers that its metadata list, or inferred from names and shapes.
 
     ``names`` are those of another file's layers, used if the number of layers is the same.
-    ``label`` is the file's name in messages, if that is not its path.
+    ``label`` is the file's name in messages, if that is not its path. ``activation`` was asked for;
+    ``assumed`` is used if neither that nor the file says one.
     """
     label = str(path) if label is None else label
     state, metadata = read_state(path, label)
@@ -87,37 +93,60 @@ def load_by_names(
             f"{label!r} holds a network that uses one tensor in several places, so it is not a "
             f"plain chain; use --module"
         )
-    source = ""
-    if activation is None and "activation" in metadata:
-        activation, source = metadata["activation"], "from the file's metadata"
     try:
-        inferred = infer(state, activation)
+        if activation is None and "structure" in metadata:
+            return _as_described(Path(label), metadata["structure"], state, names)
+        noted = _noted_activation(metadata) if activation is None else None
+        chosen = activation or noted or assumed
+        inferred = infer(state, chosen)
         if names is not None and len(names) == len(inferred.layers):
-            inferred = infer(state, activation, names)
+            inferred = infer(state, chosen, names)
     except WeightloomError as error:
         raise type(error)(f"{label!r}: {error}") from error
+    source = "from the file's metadata" if noted else REQUESTED
+    if not activation and not noted and assumed:
+        source = "assumed; the file does not say"
     return Loaded(
         Path(label),
         inferred.module,
         inferred.layers,
         inferred.convolutional,
-        tuple(text.replace(REQUESTED, source or REQUESTED) for text in inferred.assumptions),
+        tuple(text.replace(REQUESTED, source) for text in inferred.assumptions),
         inferred.activation,
+        guessed=not activation and not noted and len(inferred.layers) > 1,
     )
 
 
-def same_function(a: Loaded, b: Loaded, tolerance: float | None = None) -> Equivalence:
-    """Whether two files hold the same function, also if one is stored in a coarser dtype."""
-    # The coarser file sets the tolerance; then both are run in the wider dtype.
-    limit = default_tolerance(a.module, b.module) if tolerance is None else tolerance
-    parameters = [*a.module.parameters(), *b.module.parameters()]
-    dtypes = {p.dtype for p in parameters if p.is_floating_point()}
-    if len(dtypes) > 1:
-        widest = torch.float64 if torch.float64 in dtypes else torch.float32
-        a.module.to(widest)
-        b.module.to(widest)
-    # With assumed strides and pooling the outputs prove nothing, but cannot contradict the weights.
-    return equivalent(a.module, b.module, limit)
+def _as_described(
+    path: Path, structure: str, state: dict[str, Tensor], names: Sequence[str] | None
+) -> Loaded:
+    """The layers that the file itself lists; nothing is assumed."""
+    check_tensors({n: t for n, t in state.items() if not n.endswith("num_batches_tracked")})
+    entries = _json_value(structure)
+    module = built(entries, state, names)
+    prefixes = dict.fromkeys(name.rpartition(".")[0] for name in state)
+    own = tuple(entry["name"] for entry in entries if entry["name"] in prefixes)
+    return Loaded(path, module, own, False, (), _one_activation(module), described=True)
+
+
+def _one_activation(module: nn.Module) -> str | None:
+    """The activation of a network that has only one, with default settings."""
+    records = {
+        record.name
+        for part in module.modules()
+        if not isinstance(part, nn.Identity) and (record := lookup(part)) is not None
+    }
+    return records.pop() if len(records) == 1 else None
+
+
+def _noted_activation(metadata: dict[str, str]) -> str | None:
+    """The activation in the metadata: the only one that the network has."""
+    if "activation" in metadata:
+        return metadata["activation"]
+    noted = _json_value(metadata.get("activations", "{}"))
+    names = set(noted.values()) if isinstance(noted, dict) else set()
+    only = names.pop() if len(names) == 1 else None
+    return only if only in assumable() else None
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -235,13 +264,11 @@ def examine(
     )
 
 
-def as_dict(findings: Sequence[Findings], verdict: Equivalence | None) -> dict[str, Any]:
+def as_dict(findings: Sequence[Findings], comparison: FileVerdict | None) -> dict[str, Any]:
     """Plain values for JSON; infinities and NaN become None."""
     plain: dict[str, Any] = {"equivalence": None, "networks": [*map(_network, findings)]}
-    if verdict is not None:
-        kept = ("same", "mismatch", "weight_deviation", "output_deviation", "tolerance")
-        plain["equivalence"] = {key: _number(getattr(verdict, key)) for key in kept}
-        plain["equivalence"] |= {"probes": verdict.probes, "reduced": verdict.reduced}
+    if comparison is not None:
+        plain["equivalence"] = comparison.as_dict()
     return plain
 
 
@@ -262,7 +289,3 @@ def _network(findings: Findings) -> dict[str, Any]:
         "bounds": None if findings.bounds is None else json.loads(findings.bounds.json()),
         "not_available": findings.unavailable,
     }
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

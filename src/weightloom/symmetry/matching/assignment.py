@@ -15,6 +15,7 @@ from torch import Tensor
 
 from weightloom.errors import ShapeError
 from weightloom.symmetry.group import move_axis
+from weightloom.symmetry.heads import permuted_heads, split_heads
 from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Space, Spec
 
 __all__ = ["assign", "weight_matching"]
@@ -96,23 +97,9 @@ def _moved(spec: Spec, name: str, tensor: Tensor, element: Element, skip: int | 
             tensor = move_axis(tensor, axis, spec, element)
     for attention in spec.attentions:
         order = element.permutation.get(attention.head_space)
-        if order is not None and name in _with_heads(attention):
-            blocks = _blocks(tensor, attention, name)[order]
-            tensor = blocks.movedim(0, 1).reshape(tensor.shape)
+        if order is not None:
+            tensor = permuted_heads(name, tensor, attention, order)
     return tensor
-
-
-def _with_heads(attention: Attention) -> tuple[str | None, ...]:
-    """The tensors that heads index."""
-    return attention.in_weight, attention.in_bias, attention.out_weight
-
-
-def _blocks(tensor: Tensor, attention: Attention, name: str) -> Tensor:
-    """The entries of each head [heads, ...]."""
-    sizes = (attention.heads, attention.head_dim)
-    if name == attention.out_weight:
-        return tensor.unflatten(1, sizes).movedim(1, 0)
-    return tensor.unflatten(0, (3, *sizes)).movedim(1, 0)
 
 
 def _match_heads(
@@ -120,10 +107,31 @@ def _match_heads(
 ) -> Tensor:
     """The permutation of heads with the largest inner product; their maps stay as they are."""
     others = {k: v for k, v in element.permutation.items() if k != attention.head_space}
+    rest = replace(element, permutation=others)
+    moved = {name: _moved(spec, name, b[name], rest, None) for name in attention.tensors}
+    parts_a, parts_b = split_heads(a, attention), split_heads(moved, attention)
     total = torch.zeros(attention.heads, attention.heads)
-    for name in _with_heads(attention):
-        if name is not None:
-            heads_a = _blocks(a[name], attention, name).flatten(1)
-            moved = _moved(spec, name, b[name], replace(element, permutation=others), None)
-            total = total + heads_a @ _blocks(moved, attention, name).flatten(1).t()
-    return assign(total)
+    for name in ("query", "key", "value", "out"):
+        ours, theirs = (
+            parts[name].repeat_interleave(attention.heads // len(parts[name]), 0).flatten(1)
+            for parts in (parts_a, parts_b)
+        )
+        total = total + ours @ theirs.t()
+    return _assign_in_groups(total, attention)
+
+
+def _assign_in_groups(scores: Tensor, attention: Attention) -> Tensor:
+    """The best permutation of heads that takes groups to groups."""
+    count, size = attention.kv_heads, attention.group
+    if not attention.movable:
+        return torch.arange(attention.heads)
+    blocks = scores.reshape(count, size, count, size).transpose(1, 2)
+    inside = [[assign(blocks[i, j]) for j in range(count)] for i in range(count)]
+    best = torch.tensor(
+        [
+            [float(blocks[i, j][torch.arange(size), inside[i][j]].sum()) for j in range(count)]
+            for i in range(count)
+        ]
+    )
+    groups = assign(best).tolist()
+    return torch.cat([j * size + inside[i][j] for i, j in enumerate(groups)])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from weightloom.symmetry.spec import Kind
 
-__all__ = ["Colours", "NoMatchError", "classify", "project", "split"]
+__all__ = ["Colours", "NoMatchError", "classify", "project", "split", "working"]
 
 Colours = tuple[Tensor, Tensor]
 """One tensor [units] for each of the two networks."""
@@ -17,6 +17,11 @@ _BLOCK = 1 << 18  # entries that stay in the cache while several vectors pass ov
 
 class NoMatchError(Exception):
     """Units of one network that have no partner in the other; the text says which."""
+
+
+def working(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: float32 for half precision."""
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def project(rows: Tensor, probes: Tensor) -> Tensor:

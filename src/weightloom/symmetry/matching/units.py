@@ -22,8 +22,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weightloom.symmetry.matching.keys import Colours, NoMatchError, classify, project, split
-from weightloom.symmetry.spec import Attention, Axis, Element, Kind, Space, Spec
+from weightloom.symmetry.matching.keys import (
+    Colours,
+    NoMatchError,
+    classify,
+    project,
+    split,
+    working,
+)
+from weightloom.symmetry.spec import Attention, Axis, Element, Gain, Kind, Space, Spec
 
 __all__ = ["NetworkPair"]
 
@@ -36,13 +43,18 @@ class NetworkPair:
     ``tensors``: the state dicts of a and b. ``colour[space]``: the colours [units] of both; a
     colour is the index of the first unit of a that has it. ``gauge[space]``: for both networks the
     factors [units] that bring the units to a common normal form. ``inner``: the tensors of
-    attention layers.
+    attention layers. ``sums``: see `matching.search.match`.
     """
 
     def __init__(
-        self, spec: Spec, a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float
+        self,
+        spec: Spec,
+        a: dict[str, Tensor],
+        b: dict[str, Tensor],
+        tolerance: float,
+        sums: bool = False,
     ) -> None:
-        self.spec = spec
+        self.spec, self.sums = spec, sums
         self.tensors = (a, b)
         self.tolerance = tolerance
         self.colour: dict[str, Colours] = {}
@@ -50,6 +62,8 @@ class NetworkPair:
         self._axes: dict[str, list[Axis]] = {}
         for axis in spec.axes:
             self._axes.setdefault(axis.tensor, []).append(axis)
+        self._gains = spec.gains_by_axis()
+        self.gain_gauge = {gain.name: (_gauge(gain, a), _gauge(gain, b)) for gain in spec.gains}
         self.inner = {name for attention in spec.attentions for name in attention.tensors}
         self._shifts = {
             layer.bias: layer
@@ -91,7 +105,9 @@ class NetworkPair:
         parts = [[self.key(axis, side) for axis in axes] for side in (0, 1)]
         written = {axis.tensor for axis in self.spec.axes_of(space.name, "out")}
         for attention in self.spec.attentions:
-            if attention.out_weight in written and self._rest_is_coloured(attention.in_weight, 0):
+            value = attention.value
+            ready = self._rest_is_coloured(value.weight, value.dim)
+            if attention.output.weight in written and ready:
                 for side in (0, 1):
                     parts[side].append(self._through_heads(attention, side))
         if not parts[0]:
@@ -133,6 +149,10 @@ class NetworkPair:
             gauge_a, gauge_b = self.gauge[name]
             if self.spec.spaces[name].kind is not Kind.PERMUTE:
                 factor[name] = gauge_b[permutation[name]] / gauge_a
+        for gain in self.spec.gains:
+            gauge_a, gauge_b = self.gain_gauge[gain.name]
+            order = permutation.get(gain.space)
+            factor[gain.name] = (gauge_b if order is None else gauge_b[order]) / gauge_a
         return Element(permutation, factor, {})
 
     # ---- keys
@@ -154,7 +174,8 @@ class NetworkPair:
         """Random projections [units, probes] of the slices of one tensor, one for each unit."""
         tensor = self.tensor(axis.tensor, side)
         rows = tensor.movedim(axis.dim, 0).reshape(self.spec.spaces[axis.space].size, -1)
-        return project(rows, self._probe(axis, side, tensor))
+        keys = project(rows, self._probe(axis, side, tensor))
+        return self._without_gain(keys, 0, replace(axis, repeat=1), axis, side)
 
     def slices(self, axis: Axis, side: int, units: Tensor) -> Tensor:
         """Normalised weights [units, entries] of a few units, inputs in the order of a.
@@ -169,10 +190,34 @@ class NetworkPair:
             dim = 1 + other.dim + (other.dim < axis.dim)
             colour, gauge = self.colour[other.space][side], self.gauge[other.space][side]
             tensor = self._times(tensor, dim, other, gauge)
+            tensor = self._without_gain(tensor, dim, other, other, side)
             order = torch.argsort(colour, stable=True)
             tensor = tensor.index_select(dim, other.positions(order))
         own = self.gauge[axis.space][side].index_select(0, units)
-        return self._times(tensor, 0, replace(axis, repeat=1), own).flatten(1)
+        tensor = self._times(tensor, 0, replace(axis, repeat=1), own)
+        return self._without_gain(tensor, 0, replace(axis, repeat=1), axis, side, units).flatten(1)
+
+    def _without_gain(
+        self,
+        tensor: Tensor,
+        dim: int,
+        along: Axis,
+        axis: Axis,
+        side: int,
+        units: Tensor | None = None,
+    ) -> Tensor:
+        """A tensor with the gain that one axis may have besides its factor removed, see `Gain`.
+
+        ``along`` has the positions of each unit in ``dim`` of this tensor, ``units`` its units.
+        """
+        view = [1] * tensor.dim()
+        view[dim] = -1
+        for gain, place in self._gains.get((axis.tensor, axis.dim), ()):
+            gauge = self.gain_gauge[gain.name][side]
+            gauge = gauge if units is None else gauge[units]
+            factor = gauge if place.side == "out" else 1 / gain.kind.outgoing(gauge)
+            tensor = tensor * factor.repeat_interleave(along.repeat).reshape(view)
+        return tensor
 
     def _times(self, tensor: Tensor, dim: int, axis: Axis, gauge: Tensor) -> Tensor:
         """A tensor with the factors of one axis removed."""
@@ -215,7 +260,8 @@ class NetworkPair:
             colour, gauge = self.colour[other.space][side], self.gauge[other.space][side]
             base = base.index_select(dim, other.positions(colour))
             base = self._times(base, dim, other, gauge)
-        return base.reshape(-1, _PROBES).to(_working(tensor.dtype))
+            base = self._without_gain(base, dim, other, other, side)
+        return base.reshape(-1, _PROBES).to(working(tensor.dtype))
 
     def _normalised_key(self, axis: Axis, side: int) -> Tensor:
         """The key with the unit's own factor removed."""
@@ -224,16 +270,20 @@ class NetworkPair:
 
     def _through_heads(self, attention: Attention, side: int) -> Tensor:
         """Key of W_O W_V and b_O + W_O b_V, which no permutation or map of heads changes."""
-        tensors = self.tensors[side]
-        joined, out = tensors[attention.in_weight], tensors[attention.out_weight]
-        probe = self._probe(Axis(attention.in_weight, 0, "", "out"), side, joined)
-        values = project(joined[-len(joined) // 3 :], probe)
-        if attention.in_bias is not None:
-            values = values + tensors[attention.in_bias][-len(values) :, None]
+        tensors, value, output = self.tensors[side], attention.value, attention.output
+        axis = Axis(value.weight, value.dim, "", "out")
+        probe = self._probe(axis, side, tensors[value.weight])
+        count = attention.kv_heads * attention.head_dim
+        values = project(value.rows(tensors[value.weight], count), probe)
+        if value.bias is not None:
+            values = values + value.rows(tensors[value.bias], count)[:, None]
+        heads = values.unflatten(0, (attention.kv_heads, attention.head_dim))
+        values = heads.repeat_interleave(attention.group, 0).flatten(0, 1)
+        out = output.rows(tensors[output.weight], len(values)).t()
         keys = project(out, values.to(probe.dtype))
-        if attention.out_bias is None:
+        if output.bias is None:
             return keys
-        return keys + tensors[attention.out_bias].double()[:, None]
+        return keys + tensors[output.bias].double()[:, None]
 
     def _key_tolerance(self, space: Space) -> float:
         """How far apart keys of the same unit may be, relative to their length.
@@ -246,9 +296,23 @@ class NetworkPair:
         for axis in self.spec.axes_of(space.name):
             tensor = self.tensors[0][axis.tensor]
             widest = max(widest, tensor.numel() // tensor.shape[axis.dim])
-            eps = max(eps, torch.finfo(_working(tensor.dtype)).eps)
+            eps = max(eps, torch.finfo(working(tensor.dtype)).eps)
         return min(0.05, 8 * (self.tolerance + eps * widest**0.5))
 
 
-def _working(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+def _gauge(gain: Gain, tensors: dict[str, Tensor]) -> Tensor:
+    """The factors [units] that make a gain 1 (or positive, or of size one, as its kind allows).
+
+    The gain is the first vector that they multiply or divide; without one, nothing is removed. An
+    entry of zero keeps the factor 1: nothing that it multiplies has an effect.
+    """
+    vectors = (axis for axis in gain.axes if tensors[axis.tensor].dim() == 1)
+    axis = next((axis for axis in vectors if axis.repeat == 1 and axis.side != "fixed"), None)
+    if axis is None:
+        return torch.ones(gain.size, dtype=torch.float64)
+    value = tensors[axis.tensor].double()
+    usable = torch.isfinite(value) & (value != 0)
+    value = torch.where(usable, value, 1.0)
+    size = value.abs() if gain.kind.scales else torch.ones_like(value)
+    size = size * torch.where(value < 0, -1.0, 1.0) if gain.kind.signs else size
+    return size if axis.side == "in" else 1 / size

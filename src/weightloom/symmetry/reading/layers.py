@@ -220,7 +220,7 @@ def attention(reader: Reader, name: str, module: nn.MultiheadAttention, value: V
     reader.axis(out_weight, 0, written, "out")
     reader.axis(out_bias, 0, written, "out")
     reader.attentions.append(
-        Attention(
+        Attention.fused(
             name, module.num_heads, module.head_dim, str(in_weight), in_bias, str(out_weight),
             out_bias,
         )

@@ -1,11 +1,11 @@
 """Reads the symmetries of a network from its graph.
 
-Supported: nn.Sequential (nested) and any module that can be traced, made of Linear, Conv1d-3d
-(without groups, or depthwise), BatchNorm in eval mode, LayerNorm over the units, GroupNorm with one
-group or one per channel, Embedding, self-attention, transformer encoder layers, pooling,
-flattening, dropout, sums, products and elementwise activations, as modules, functions or methods.
-Everything else raises `UnsupportedModuleError`, which names the layer. Inputs have a batch
-dimension first.
+Modules that torch.fx can follow and that are made of known layers (nn.Sequential, Linear,
+convolutions, norms, Embedding, self-attention, pooling, sums, products, activations) are read layer
+by layer, without an example input. Every other network is read from the operations that it computes
+on an example input (`weightloom.networks.operations_of`,
+`weightloom.symmetry.reading.labels.result`). What neither knows raises `UnsupportedModuleError`,
+which names the layer or the operation. Inputs have a batch dimension first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from weightloom.errors import UnsupportedModuleError
+from weightloom.networks import operations_of
 from weightloom.networks.activations import is_elementwise
 from weightloom.networks.graph import Graph, Node, NodeKind, substitute
 from weightloom.networks.graph import trace as graph_of
-from weightloom.networks.layers import kind_of
+from weightloom.networks.layers import BATCH_NORMS, kind_of
+from weightloom.symmetry.reading.labels.result import read_operations
 from weightloom.symmetry.reading.layers import LAYERS, affine
 from weightloom.symmetry.reading.operations import PLAIN, call, plain_module
 from weightloom.symmetry.reading.state import Reader, Value, unsupported
@@ -28,8 +31,11 @@ from weightloom.symmetry.spec import Spec
 __all__ = ["read", "read_graph", "trace"]
 
 
-def read(module: nn.Module) -> Spec:
+def read(module: nn.Module, inputs: Any = None) -> Spec:
     """The symmetries of a network: spaces of units, the axes they index, the layers in order.
+
+    ``inputs`` are arguments of one call (a tensor, a tuple, or a mapping of keywords). They are
+    needed only where they cannot be guessed from the layers or from the network's configuration.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> spec = read(net)
@@ -38,11 +44,13 @@ def read(module: nn.Module) -> Spec:
     >>> [(axis.tensor, axis.dim, axis.side) for axis in spec.axes]
     [('0.weight', 0, 'out'), ('0.bias', 0, 'out'), ('2.weight', 1, 'in')]
     """
-    return read_graph(trace(module))
+    return _traced(module, inputs)[1]
 
 
 def read_graph(graph: Graph) -> Spec:
     """`read` for a traced network."""
+    if graph.exported:
+        return read_operations(graph)
     reader = Reader(graph.module)
     values: dict[Node, Any] = {}
     for node in graph.nodes:
@@ -50,14 +58,38 @@ def read_graph(graph: Graph) -> Spec:
     return reader.finish()
 
 
-def trace(module: nn.Module) -> Graph:
-    """The graph of a network; supported layers and elementwise modules are single calls."""
-    return graph_of(module, _is_layer)
+def trace(module: nn.Module, inputs: Any = None) -> Graph:
+    """The graph that `read` reads: calls of layers, or operations where layers are not enough."""
+    return _traced(module, inputs)[0]
+
+
+def _traced(module: nn.Module, inputs: Any) -> tuple[Graph, Spec]:
+    _require_statistics(module)
+    try:
+        graph = graph_of(module, _is_layer)
+        return graph, read_graph(graph)
+    except UnsupportedModuleError as error:
+        by_layers = error
+    try:
+        graph = operations_of(module, inputs)
+    except UnsupportedModuleError as error:
+        raise UnsupportedModuleError(f"{by_layers}; by its operations: {error}") from error
+    return graph, read_graph(graph)
+
+
+def _require_statistics(module: nn.Module) -> None:
+    """Refuses BatchNorm in training mode, which is another function of each batch."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, BATCH_NORMS) and (layer.training or layer.running_mean is None):
+            raise unsupported(
+                name, layer, "its statistics come from the batch; call .eval() on the network "
+                "first (and keep track_running_stats=True)"
+            )  # fmt: skip
 
 
 def _is_layer(module: nn.Module) -> bool:
     """Whether a module is one call in the graph; the forward of other modules is traced."""
-    if _handler(module) is not None or isinstance(module, PLAIN):
+    if _handler(module) is not None or kind_of(module, PLAIN) is not None:
         return True
     bare = next(module.parameters(), None) is None and next(module.buffers(), None) is None
     # Its forward, not the module: while a network is traced, calling a module would recurse.
@@ -99,6 +131,8 @@ def _module(reader: Reader, name: str, module: nn.Module, args: Any, kwargs: Any
     if module._forward_hooks or module._forward_pre_hooks:
         raise unsupported(name, module, "it has forward hooks, which may change what it computes")
     values = [value for value in (*args, *kwargs.values()) if isinstance(value, Value)]
+    if any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values())):
+        raise unsupported(name, module, "it takes a tensor of the network, such as a mask")
     if isinstance(module, nn.MultiheadAttention):
         same = len(values) == 3 and all(value == values[0] for value in values)
         if name and not same:

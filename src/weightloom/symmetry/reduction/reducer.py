@@ -14,7 +14,7 @@ from weightloom.networks.graph import Graph
 from weightloom.networks.layers import Affine
 from weightloom.symmetry.folding import folded
 from weightloom.symmetry.probes import deviation_of
-from weightloom.symmetry.reading.reader import read_graph, trace
+from weightloom.symmetry.reading.reader import trace
 from weightloom.symmetry.reduction.clones import rounding
 from weightloom.symmetry.reduction.intervals import Box
 from weightloom.symmetry.reduction.removable import (
@@ -137,7 +137,7 @@ def reduce(
     small, log, kept, notes = reduced(graph, box, tolerance)
     deviation: float | None = 0.0
     if log:
-        deviation = deviation_of(module, read_graph(graph), small.module, box, example)
+        deviation = deviation_of(module, small.module, box, example)
     return Reduced(small.module, tuple(log), kept, tuple(notes), deviation)
 
 

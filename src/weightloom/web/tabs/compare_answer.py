@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
+from weightloom.hyper.saving.described import about
 from weightloom.symmetry import Element, Equivalence, loss_barrier, random_equivalent, reduce
 from weightloom.symmetry.files.checkpoints import (
     CONVOLUTIONAL,
@@ -18,13 +19,15 @@ from weightloom.symmetry.files.checkpoints import (
     as_dict,
     examine,
     load_by_names,
-    same_function,
 )
+from weightloom.symmetry.files.comparing import compare_files
 
 __all__ = ["EXAMPLES", "answer_for", "bounds_of", "example", "reduced_file"]
 
 #: Most units of a layer whose permutation is sent; most removed units that are listed.
 MOST_UNITS, MOST_LINES = 64, 40
+#: Most numbers of an input or output that are shown.
+MOST_PROBED = 16
 #: Most parameters for interpolation, which runs 22 networks.
 MOST_MIXED = 300_000
 PROBES = 256
@@ -35,21 +38,22 @@ File = tuple[Path, str]
 
 def answer_for(files: list[File], activation: str | None) -> dict[str, Any]:
     """Everything about one network, or about two networks and how they are related."""
-    loaded: list[Loaded] = []
-    for path, label in files:
-        # Layers are compared by position: "fc1" in one file may be "0" in the other.
-        names = loaded[0].layers if loaded else None
-        loaded.append(load_by_names(path, activation, names, label))
-    verdict = same_function(loaded[0], loaded[1]) if len(loaded) == 2 else None
+    comparison = None
+    if len(files) == 2:
+        comparison, loaded = compare_files(files[0], files[1], activation)
+    else:
+        loaded = [load_by_names(path, activation, label=label) for path, label in files]
     # Bounds take seconds: the page asks `bounds_of` for them afterwards.
     findings = [examine(network, without_bounds="") for network in loaded]
-    answer = as_dict(findings, verdict)
+    answer = as_dict(findings, comparison)
     for row, each in zip(answer["networks"], findings, strict=True):
         row["name"] = row.pop("path")
         row["not_available"].pop("bounds")
         row["activation"] = each.loaded.activation
         row["removed"] = _removed(each.loaded.module) if each.removable else []
-    if verdict is not None:
+    if comparison is not None:
+        verdict = comparison.verdict
+        answer["equivalence"]["probe"] = _probe(loaded[0], loaded[1], verdict)
         answer["matched"] = _matched(verdict.element)
         answer["mixed"] = _interpolation(loaded[0], loaded[1], verdict)
     return answer
@@ -62,6 +66,18 @@ def bounds_of(file: File, activation: str | None) -> dict[str, Any]:
     findings = examine(loaded, without_bounds=CONVOLUTIONAL if loaded.convolutional else None)
     (row,) = as_dict([findings], None)["networks"]
     return {"bounds": row["bounds"], "reason": row["not_available"].get("bounds")}
+
+
+@torch.no_grad()
+def _probe(a: Loaded, b: Loaded, verdict: Equivalence) -> dict[str, Any] | None:
+    """The input of those that were tried where outputs differ most, if it is a short vector."""
+    probe = verdict.probe
+    if not isinstance(probe, Tensor) or probe.dim() != 2 or probe.shape[1] > MOST_PROBED:
+        return None
+    outputs = [each.module(probe.to(next(each.module.parameters()))) for each in (a, b)]
+    row = int((outputs[0] - outputs[1]).abs().amax(1).argmax())
+    first, second = (_plain(output[row][:MOST_PROBED]) for output in outputs)
+    return {"input": _plain(probe[row]), "outputs": [first, second]}
 
 
 def _removed(module: nn.Module) -> list[str]:
@@ -128,7 +144,7 @@ def reduced_file(file: File, activation: str | None) -> bytes:
     """The network without its redundant units, as a safetensors file."""
     path, label = file
     loaded = load_by_names(path, activation, label=label)
-    return _safetensors(reduce(loaded.module).module, loaded.activation or "relu")
+    return _safetensors(reduce(loaded.module).module)
 
 
 def _plain(values: Tensor) -> list[float | None]:
@@ -161,11 +177,11 @@ def example(kind: str) -> tuple[bytes, bytes]:
     return _safetensors(first), _safetensors(second)
 
 
-def _safetensors(network: nn.Module, activation: str = "relu") -> bytes:
+def _safetensors(network: nn.Module) -> bytes:
     from safetensors.torch import save
 
     state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    return save(state, {"activation": activation})
+    return save(state, about(network))
 
 
 def _network(widths: list[int], generator: torch.Generator) -> nn.Sequential:

@@ -117,15 +117,21 @@ export async function mount(section, tools) {
 
   // -- showing ---------------------------------------------------------------------------------
 
+  const TITLES = {same: ["good", "The same function"], different: ["bad", "Different functions"], undecided: ["open", "Undecided"]};
   const verdict = ({equivalence}) => {
-    const title = el("p", {class: `verdict ${equivalence.same ? "good" : "bad"}`}, equivalence.same ? "The same function" : "Not found to be the same");
+    const [look, words] = TITLES[equivalence.answer];
+    const title = el("p", {class: `verdict ${look}`}, equivalence.condition ? `${words}, if ${equivalence.condition}` : words);
     const numbers = [
-      equivalence.weight_deviation === null ? "units without a partner" : `weights ${format(equivalence.weight_deviation)} (tolerance ${format(equivalence.tolerance)})`,
-      equivalence.output_deviation === null ? "outputs not compared" : `outputs on ${equivalence.probes} random inputs ${format(equivalence.output_deviation)}`,
+      equivalence.weight_deviation === null ? "units without a partner" : `weights ${format(equivalence.weight_deviation)} of their size (tolerance ${format(equivalence.tolerance)})`,
+      equivalence.output_deviation === null ? "outputs not compared" : `outputs on ${equivalence.probes} inputs ${format(equivalence.output_deviation)}`,
     ];
+    const tried = Object.entries(equivalence.tried);
     return card(null, title,
-      equivalence.mismatch && el("p", {}, `First difference: ${equivalence.mismatch}.`),
+      equivalence.missing && equivalence.answer === "undecided" && el("p", {}, `Missing: ${equivalence.missing}.`),
+      equivalence.mismatch && equivalence.answer !== "same" && el("p", {}, `First difference: ${equivalence.mismatch}.`),
+      equivalence.probe && el("p", {}, `They differ at (${equivalence.probe.input.map(format).join(", ")}): ${equivalence.probe.outputs.map((values) => `(${values.map(format).join(", ")})`).join(" and ")}.`),
       equivalence.reduced && el("p", {}, "After removal of clones and idle units."),
+      new Set(Object.values(equivalence.tried)).size > 1 && el("p", {class: "muted"}, `The files do not say their activation. ${tried.map(([name, answer]) => `${name}: ${answer}`).join("; ")}.`),
       el("p", {class: "muted"}, `Largest differences: ${numbers.join("; ")}.`));
   };
 

@@ -1,0 +1,1 @@
+"""Same, different or undecided: the parts that `weightloom.symmetry.equivalent` is made of."""
