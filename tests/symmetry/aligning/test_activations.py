@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.networks.models import call_of, in_double, make_model
 from tests.symmetry.nets import ZOO, Net, mlp
 from weightloom.errors import ConfigError
 from weightloom.symmetry import align, apply, random_element, read
@@ -272,3 +273,19 @@ def test_different_steps_for_the_same_batch_are_refused():
     spec = read(net)
     with pytest.raises(ValueError, match=r"use 'inner.weight' a different number of times"):
         correlations([net], other, spec, Batches(X), "")
+
+
+@pytest.mark.parametrize("name", ["convnext", "bert", "llama"])
+def test_transformers_come_back(name):
+    """Streams, heads, rotary embeddings and norms: nothing here knows the architecture."""
+    net = make_model(name)
+    with in_double():
+        call, spec = call_of(net), read(net)
+        element = Element(random_element(spec, seeded(1)).permutation)
+        twin = apply(element, net, spec)
+        table = correlations([net], twin, spec, Batches(call), "")
+        assert table.unseen(spec) == ()
+        result = align(net, twin, call, method="activations", repair=False)
+    assert result.method in ("activations", "refined activations")
+    assert result.distance_before > 1
+    assert result.distance_after < 1e-9
