@@ -94,15 +94,16 @@ class Line:
         begin = time.perf_counter()
         moved = peer(self.a, self.b, self.matched)
         seconds = time.perf_counter() - begin
-        with torch.no_grad():
-            gap = float((moved(self.test[:100]) - self.b(self.test[:100])).abs().max())
 
-        def between(t: float) -> nn.Module:
-            network = interpolate(self.a, moved, t)
+        def between(t: float, start: nn.Module = self.a) -> nn.Module:
+            network = interpolate(start, moved, t)
             if reset:
                 update_bn([(rows,) for rows in self.matched.split(BATCH)], network)
             return network.eval()
 
+        with torch.no_grad():  # b itself, and b with its units permuted
+            own, permuted = between(0.0, self.b), between(1.0)
+            gap = float((own(self.test[:100]) - permuted(self.test[:100])).abs().max())
         return self.curve(between, moved, seconds) | {"outputs changed by": gap}
 
     def ours(self, repaired: bool) -> dict[str, Any]:
