@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from weightloom.errors import ConfigError
+from weightloom.networks.examples import evaluating
 from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.spec import Element
 from weightloom.symmetry.verdict.answer import Equivalence
@@ -57,6 +58,8 @@ def equivalent(
 
     *Undecided*: everything else, and ``missing`` says what would be needed.
 
+    The networks are compared in eval mode, and are left in the mode that they were in.
+
     ``inputs`` are what the outputs are compared on: a tensor, a tuple of arguments or a dict of
     keyword arguments, or a list of such calls; by default about ``probes`` inputs that fit the
     layers or the configuration. ``tolerance``: see `default_tolerance`.
@@ -78,8 +81,26 @@ def equivalent(
     code = code_difference(a, b)
     if code is None and same_bits(a, b):
         return Equivalence("same", Element(), 0.0, None, None, None, limit)
-    weights, networks = compare_weights(a, b, code, limit)
+    with evaluating(a), evaluating(b):
+        return _compared(a, b, code, (unit, limit, tolerance), probes, inputs, reduce)
+
+
+def _compared(
+    a: nn.Module,
+    b: nn.Module,
+    code: str | None,
+    tolerances: tuple[float, float, float | None],
+    probes: int | None,
+    inputs: Any,
+    reduce: bool,
+) -> Equivalence:
+    """The verdict on networks in eval mode that are not the same bits in the same code.
+
+    ``tolerances``: unit roundoff, that of weights, and the one that was asked for.
+    """
+    unit, limit, tolerance = tolerances
     outputs = run_both(a, b, unit, tolerance, probes, inputs)
+    weights, networks = compare_weights(a, b, code, limit, outputs.example)
     if reduce and not weights.agree and networks is not None and not outputs.differ:
         weights, networks = without_redundant_units(networks, limit) or (weights, networks)
     if not weights.agree and outputs.agree and probes is None and inputs is None:

@@ -72,6 +72,19 @@ def test_the_random_state_and_the_modes_are_left_alone():
     assert [part.training for part in net.modules()] == modes
 
 
+def test_networks_in_training_mode_are_compared_in_eval_mode():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    net[1].running_mean.normal_()
+    twin = random_equivalent(net.eval(), seeded(0))
+    net.train(), twin.train()
+    assert equivalent(net, twin).answer == "same"
+    assert all(part.training for each in (net, twin) for part in each.modules())
+    with torch.no_grad():
+        twin[1].running_var[0] += 0.1
+    assert equivalent(net, twin).answer == "different"
+
+
 def test_undecided_is_not_a_boolean():
     torch.manual_seed(0)
     net = mlp(nn.Tanh, 3, 5, 2)
@@ -362,8 +375,13 @@ def test_a_setting_that_cannot_be_compared():
             self.handle, self.inner = Handle(), nn.Linear(3, 2)
 
         def forward(self, x):
-            return self.inner(x).sort(-1).values
+            return self.inner(x)
 
-    verdict = equivalent(*twins(Owner, Owner))
+    class Branching(Owner):
+        def forward(self, x):
+            return self.inner(x) if x.sum() > 0 else self.inner(2 * x)
+
+    assert equivalent(*twins(Owner, Owner)).answer == "same"  # the operations can be compared
+    verdict = equivalent(*twins(Branching, Branching))
     assert verdict.answer == "undecided"
     assert "handle differs, or cannot be compared (Handle)" in verdict.missing

@@ -14,6 +14,7 @@ from weightloom.symmetry.folding import folded
 from weightloom.symmetry.group import apply_to_tensors, tensors_of
 from weightloom.symmetry.matching.search import Match, is_plain
 from weightloom.symmetry.matching.search import match as match_tensors
+from weightloom.symmetry.reading.labels.rules import FROZEN
 from weightloom.symmetry.reading.reader import read, read_graph, trace
 from weightloom.symmetry.reduction.reducer import reduced
 from weightloom.symmetry.spec import Element, Spec
@@ -59,24 +60,40 @@ class Networks:
 
 
 def compare_weights(
-    a: nn.Module, b: nn.Module, code: str | None, limit: float
+    a: nn.Module, b: nn.Module, code: str | None, limit: float, call: Arguments | None
 ) -> tuple[WeightEvidence, Networks | None]:
     """The weights as they are, if the code is the same; else up to a group element.
 
-    ``code``: why the code is not known to be the same, see `code_difference`. Each network is
-    traced at most once.
+    ``code``: why the code is not known to be the same, see `code_difference`. ``call``: an example
+    of what both networks take, for those that are read on one. Each network is traced once.
     """
     if code is None:
         evidence = _checked((a, b), Element(), None, limit, sums=False)
         if evidence.agree:
             return evidence, None
     try:
-        graphs = folded(trace(a)), folded(trace(b))
+        inputs = _example(call)
+        graphs = folded(trace(a, inputs)), folded(trace(b, inputs))
         networks = Networks(graphs, (read_graph(graphs[0]), read_graph(graphs[1])))
     except UnsupportedModuleError as error:
         return WeightEvidence(False, None, float("inf"), None, str(error)), None
     merged = graphs[0].module is not a or graphs[1].module is not b
-    return _matched(networks, limit, merged), networks
+    evidence = _matched(networks, limit, merged)
+    if not evidence.agree and (kept := _kept_in_order(graphs[0])):
+        evidence = replace(evidence, mismatch=f"{evidence.mismatch}; {kept}")
+    return evidence, networks
+
+
+def _kept_in_order(graph: Graph) -> str | None:
+    """The operations whose units no symmetry moves because no rule knows what they would do."""
+    frozen = {
+        f"{node.operation} at {node.where!r}" if node.where else node.operation
+        for node in graph.nodes
+        if node.operation in FROZEN
+    }
+    if not frozen:
+        return None
+    return f"no symmetry is known for what {', '.join(sorted(frozen)[:4])} reads and writes"
 
 
 def without_redundant_units(
@@ -112,11 +129,14 @@ def graphs_differ(networks: Networks, call: Arguments | None) -> str | None:
 
     ``call`` is an example of what both networks take, which reading every operation needs.
     """
-    inputs = None if call is None else ExampleCall(call.args, call.kwargs)
     try:
-        return difference(*(operations_of(module, inputs) for module in networks.modules))
+        return difference(*(operations_of(module, _example(call)) for module in networks.modules))
     except UnsupportedModuleError as error:
         return str(error)
+
+
+def _example(call: Arguments | None) -> ExampleCall | None:
+    return None if call is None else ExampleCall(call.args, call.kwargs)
 
 
 def _checked(

@@ -13,9 +13,9 @@ from weightloom.symmetry.reading.labels.labeller import Labeller, Rule, TensorFa
 from weightloom.symmetry.reading.labels.units import ALL_KINDS
 from weightloom.symmetry.reading.labels.values import Labelled
 
-__all__ = ["RULES", "combined", "fallback", "scaled_by_weight"]
+__all__ = ["FROZEN", "RULES", "combined", "fallback", "scaled_by_weight"]
 
-_FROZEN = {
+FROZEN = {
     "index_select", "gather", "scatter", "scatter_add", "roll", "flip", "cumsum", "cumprod", "sort",
     "topk", "argsort", "einsum", "repeat", "tril", "triu", "diagonal", "unfold", "pixel_shuffle",
     "pixel_unshuffle", "getitem", "diff", "outer", "dot", "mv", "index_fill", "index_put",
@@ -33,7 +33,7 @@ _PARTS = {
 
 def fallback(state: Labeller, node: Node) -> Labelled:
     """Elementwise operations, and those that freeze what they use; all others are refused."""
-    if node.operation in _FROZEN:
+    if node.operation in FROZEN:
         return state.frozen(node)
     if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
         raise state.refused(node)
