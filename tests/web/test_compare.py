@@ -91,7 +91,7 @@ def test_a_small_change_is_a_difference(tmp_path):
         again = infer(load(file)).module(point)[0].tolist()
         assert again == pytest.approx(output, rel=1e-4, abs=1e-4)  # six digits of the input
     assert shown["outputs"][0] != shown["outputs"][1]
-    assert answer["mixed"]["method"] in ("raw", "normalized")
+    assert answer["mixed"]["method"] in ("weights", "normalized weights")
     assert max(answer["mixed"]["aligned"]) < 0.01 * max(answer["mixed"]["given"])
     json.dumps(answer, allow_nan=False)
 

@@ -1,11 +1,15 @@
-"""Are two networks the same function? Symmetries, canonical forms, alignment, reduction.
+"""Are two networks the same function? Symmetries, canonical forms, alignment, merging, reduction.
 
 A symmetry changes the weights of a network and not its function: permutations of hidden units,
 scales and signs that the activations allow, heads of attention. `read` finds the symmetries of a
 module; everything else works on what it returns.
 """
 
-from weightloom.symmetry.alignment import Alignment, Barrier, align, interpolate, loss_barrier
+from weightloom.symmetry.aligning.alignment import Alignment, align
+from weightloom.symmetry.aligning.averaging import interpolate
+from weightloom.symmetry.aligning.barriers import Barrier, loss_barrier
+from weightloom.symmetry.aligning.merging import Merged, merge
+from weightloom.symmetry.aligning.repairing import repair
 from weightloom.symmetry.canonical import Canonical, Normal, canonicalize, normal_element, normalize
 from weightloom.symmetry.differences.comparison import diff
 from weightloom.symmetry.differences.result import CheckpointDiff, TensorDiff
@@ -67,9 +71,12 @@ __all__ = [
     "normal_element",
     "Normal",
     "fold",
-    # Close to another network
+    # Close to another network, and averages of several
     "align",
     "Alignment",
+    "merge",
+    "Merged",
+    "repair",
     "interpolate",
     "loss_barrier",
     "Barrier",

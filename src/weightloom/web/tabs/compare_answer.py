@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weightloom.errors import ShapeError, UnsupportedModuleError
+from weightloom.errors import ConfigError, ShapeError, UnsupportedModuleError
 from weightloom.hyper.saving.described import about
 from weightloom.symmetry import Element, Equivalence, loss_barrier, random_equivalent, reduce
 from weightloom.symmetry.files.checkpoints import (
@@ -127,7 +127,7 @@ def _interpolation(a: Loaded, b: Loaded, verdict: Equivalence) -> dict[str, Any]
 
     try:
         barrier = loss_barrier(a.module, b.module, distance, steps=11)
-    except (ShapeError, UnsupportedModuleError):  # architectures that cannot be interpolated
+    except (ConfigError, ShapeError, UnsupportedModuleError):  # nothing to interpolate
         return None
     return {
         "t": list(barrier.ts),

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.symmetry.nets import ZOO, Net, mlp
 from weightloom.errors import ConfigError, MissingDependencyError, OutputError, ShapeError
-from weightloom.symmetry.alignment import align, interpolate, loss_barrier
+from weightloom.symmetry import align, interpolate, loss_barrier
 from weightloom.symmetry.group import apply_to_tensors, random_equivalent, tensors_of
 from weightloom.symmetry.matching.assignment import assign, weight_matching
 from weightloom.symmetry.probes import run
@@ -78,14 +78,13 @@ def test_copies_align_exactly_and_functions_stay(name):
     assert torch.allclose(run(result.module, x), run(twin, x), atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["raw", "normalized", "auto"])
+@pytest.mark.parametrize("method", ["weights", None])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "gelu", "bump"])
 def test_noisy_copies_come_back(activation, method):
-    """Permuted and sign-flipped copies with noise: matching undoes the symmetry."""
+    """Permuted, scaled and sign-flipped copies with noise: matching undoes the symmetry."""
     net = Net(lambda: mlp(activation, 6, 24, 24, 4), (6,)).make()
-    scales = (1.0, 1.0) if method == "raw" else (0.5, 2.0)
-    twin = random_equivalent(noisy(net, 1e-3, 1), seeded(3), scales)
-    result = align(net, twin, method)
+    twin = random_equivalent(noisy(net, 1e-3, 1), seeded(3), (0.5, 2.0))
+    result = align(net, twin, method=method)
     assert result.distance_after < 0.05 * result.distance_before
     x = torch.randn(5, 6, generator=seeded(4), dtype=torch.float64)
     assert torch.allclose(result.module(x), twin(x), atol=1e-9)
@@ -128,10 +127,14 @@ def test_one_hidden_layer_is_solved_to_the_optimum(activation):
 
 def test_align_messages():
     net = ZOO["mlp-relu-2"].make()
-    with pytest.raises(ConfigError, match="method is 'best'; known are auto, exact"):
-        align(net, net, "best")
+    with pytest.raises(ConfigError, match="method is 'best'; known are exact, weights"):
+        align(net, net, method="best")
+    with pytest.raises(ConfigError, match="a method is given by name: method='weights'"):
+        align(net, net, "weights")
+    with pytest.raises(ConfigError, match="compares values on data; pass data="):
+        align(net, net, method="activations")
     with pytest.raises(ConfigError, match="b is not equivalent to a"):
-        align(net, ZOO["mlp-relu-2"].make(seed=4), "exact")
+        align(net, ZOO["mlp-relu-2"].make(seed=4), method="exact")
     with pytest.raises(ShapeError, match="same architecture"):
         align(net, ZOO["mlp-relu-1"].make())
 

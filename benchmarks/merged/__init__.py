@@ -1,0 +1,1 @@
+"""The parts of benchmarks/merging.py: networks, how they are aligned, what is measured."""

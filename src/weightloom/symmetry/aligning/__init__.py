@@ -1,0 +1,1 @@
+"""Networks brought together: aligned to each other, averaged, and their statistics repaired."""
