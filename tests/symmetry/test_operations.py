@@ -224,6 +224,9 @@ INSIDE = {
     "the mean of all heads": (lambda net, x: x + x.mean(1, keepdim=True), "k", 0),
     "entries reversed": (lambda net, x: x.flip(-1), "q", 0),
     "softmax over heads": (lambda net, x: x.softmax(1), "q", 0),
+    "a norm of all entries": (lambda net, x: x / (x.norm(dim=-1, keepdim=True) + 1), "v", 0),
+    "the sum of all entries": (lambda net, x: x + x.sum(-1, keepdim=True), "v", 0),
+    "the largest entry": (lambda net, x: x - x.amax(-1, keepdim=True), "q", 0),
     "a sum over positions": (lambda net, x: x.cumsum(2), "v", 0),
 }
 
@@ -243,6 +246,25 @@ def test_heads_are_free_only_if_nothing_looks_inside(key, split, stored):
     for seed in range(2):
         element = random_element(spec, torch.Generator().manual_seed(seed))
         torch.testing.assert_close(apply(element, net, spec)(x), net(x), rtol=1e-10, atol=1e-11)
+
+
+@torch.no_grad()
+def test_what_is_read_from_the_output_of_attention_counts():
+    """A norm of the values, outside of the attention, leaves no map of them."""
+
+    class Normed(Attention):
+        def forward(self, x):
+            x = self.inner(x)
+            q, k, v = self.parts(x)
+            y = ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+            return self.last(y / (y.norm(dim=-1, keepdim=True) + 1))
+
+    torch.manual_seed(0)
+    net, x = Normed().double(), torch.randn(2, 5, 3).double()
+    spec = read_operations(operations_of(net, x))
+    assert spec.attentions == ()
+    element = random_element(spec, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(apply(element, net, spec)(x), net(x), rtol=1e-10, atol=1e-11)
 
 
 class Block(nn.Module):
@@ -273,6 +295,10 @@ FUNCTIONS = {
     "a shift": (lambda net, a, b, c: F.relu(a + net.shift), {"a": Kind.SCALE}),
     "a gain": (lambda net, a, b, c: F.relu(a) * net.gain, {}),
     "a gain used twice": (lambda net, a, b, c: a * net.gain + (b * net.gain).tanh(), {}),
+    "a gain and a sum with what it multiplies": (
+        lambda net, a, b, c: a * net.gain + a, {"a": Kind.FREE},
+    ),
+    "a gain of a gain": (lambda net, a, b, c: (a * net.gain) * net.shift, {}),
     "a gain on both": (lambda net, a, b, c: (a * net.gain).tanh() * (b * net.gain), {}),
     "a norm by hand": (
         lambda net, a, b, c: a * torch.rsqrt(a.pow(2).mean(-1, keepdim=True) + 1e-5) * net.gain,

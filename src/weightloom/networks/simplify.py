@@ -45,6 +45,7 @@ _WEIGHTED = {
 
 def simplified(nodes: tuple[Node, ...], module: nn.Module) -> tuple[Node, ...]:
     """The nodes of an exported program in normal form, without those that nothing uses."""
+    nodes = _used(list(nodes))  # calls that raised, and were caught, leave nodes behind
     weights = _weight_buffers(nodes, module)
     pass_ = _Pass(module, weights)
     for node in nodes:

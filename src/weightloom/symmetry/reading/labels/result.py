@@ -14,7 +14,7 @@ from weightloom.networks.activations import Kind
 from weightloom.networks.graph import Graph, Node
 from weightloom.symmetry.reading.labels.attending import attend, attention_of_softmax
 from weightloom.symmetry.reading.labels.heads import HeadFinder
-from weightloom.symmetry.reading.labels.labeller import Labeller
+from weightloom.symmetry.reading.labels.labeller import Labeller, TensorFactor
 from weightloom.symmetry.reading.labels.rotary import rotated, rotations
 from weightloom.symmetry.reading.labels.rules import RULES, fallback
 from weightloom.symmetry.reading.labels.units import Atom
@@ -124,9 +124,29 @@ class _Finisher:
                 for atom in (atom for segment in segments for atom in segment):
                     self.factors.restrict(atom.factor)
         for second in self.state.second_factors:
-            for atom in self.labels.atoms([((second.atom,),)]):
-                entries[atom.units].append(_Entry(second.tensor, second.dim, atom, 1))
+            own = self.labels.atoms([self.state.weights[second.tensor].dims[second.dim]])
+            atoms = self.labels.atoms([((second.atom,),)])
+            if len(own) == len(atoms) == 1 and own[0].units == atoms[0].units:
+                self._add_second(entries[atoms[0].units], second, own[0], atoms[0])
+                continue
+            for atom in atoms:  # the units were divided after the product
+                self.factors.restrict(atom.factor)
         return dict(sorted(entries.items()))
+
+    def _add_second(self, here: list[_Entry], second: TensorFactor, own: Atom, atom: Atom) -> None:
+        """A second factor of a tensor; where it is the first one again, they cancel or square."""
+        if own.factor is None or atom.factor is None:
+            here.append(_Entry(second.tensor, second.dim, atom, 1))
+            return
+        (first, first_flipped), (other, flipped) = map(self.factors.root, (own.factor, atom.factor))
+        if first != other:
+            here.append(_Entry(second.tensor, second.dim, atom, 1))
+        elif first_flipped ^ own.inverse == flipped ^ atom.inverse:
+            self.factors.restrict(first)
+        else:
+            key = second.tensor, second.dim
+            place = next(i for i, e in enumerate(here) if (e.tensor, e.dim) == key)
+            here[place] = replace(here[place], atom=Atom(own.units))
 
     def _names(self, entries: dict[int, list[_Entry]]) -> dict[int, str]:
         """Names of the spaces: that of the layer that writes them first."""

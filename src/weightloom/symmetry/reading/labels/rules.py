@@ -169,6 +169,7 @@ def _reduction(kinds: frozenset[Kind]) -> Rule:
         dims = _dims(node, len(value.dims))
         gone = [value.dims[dim] for dim in dims]
         state.labels.restrict(gone)
+        state.labels.stiffen(gone)
         for dim in gone:
             state.labels.record_sum(value, dim)
         rest = [dim for place, dim in enumerate(value.dims) if place not in dims]
