@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from weightloom.bounds.blocks.kinds import Norm, Product, Sum, placed, reads_tokens
+from weightloom.bounds.blocks.kinds import NormStage, Product, Sum, placed, reads_tokens
 from weightloom.bounds.blocks.reading import read_stages, rms_epsilon
 from weightloom.bounds.recognition import KNOWN, stage_of
 from weightloom.bounds.stages import (
@@ -153,7 +153,7 @@ def _vectors(stages: Sequence[Stage]) -> Shape | None:
     if isinstance(first, Sum | Product):
         inner = (_vectors(branch) for branch in first.branches)
         return next((shape for shape in inner if shape is not None), None)
-    if isinstance(first, Norm):
+    if isinstance(first, NormStage):
         return (first.size,)
     return (first.module.in_features,) if isinstance(first, Dense) else None
 

@@ -13,7 +13,7 @@ from torch import nn
 from weightloom.bounds import lipschitz, lipschitz_lower, read_chain
 from weightloom.bounds.semidefinite import closed_form, tuned
 from weightloom.bounds.semidefinite.images import explicit_matrix, filter_of
-from weightloom.bounds.semidefinite.recursion import Limits
+from weightloom.bounds.semidefinite.recursion import WorkLimits
 
 # Rounding is added to the bound.
 ROUNDING = 1e-6
@@ -168,7 +168,7 @@ def test_between_an_attack_and_the_product(case):
     assert fast <= product * (1 + ROUNDING)
     assert lower <= tuned(chain, iterations=2) * (1 + ATTACK)
     # With limits that leave one part or another to its norm.
-    for limits in (Limits(units=4), Limits(entries=300), Limits(units=4, entries=100)):
+    for limits in (WorkLimits(units=4), WorkLimits(entries=300), WorkLimits(units=4, entries=100)):
         assert lower <= closed_form(chain, limits) * (1 + ATTACK)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from weightloom.bounds import lipschitz, lipschitz_lower, read_chain
 from weightloom.bounds.semidefinite import closed_form, tuned
-from weightloom.bounds.semidefinite.recursion import Limits, Multipliers, propagated
+from weightloom.bounds.semidefinite.recursion import Multipliers, WorkLimits, propagated
 from weightloom.errors import ConfigError
 
 ACTIVATIONS = {
@@ -68,12 +68,12 @@ def test_between_an_attack_and_the_product(sizes, activation, seed, scale):
     assert lipschitz(net, 2) <= fast * (1 + 1e-12)
     generator = torch.Generator().manual_seed(seed)
     sized = Multipliers()
-    propagated(chain, sized, Limits())
+    propagated(chain, sized, WorkLimits())
     for spread in (0.3, 2.0):  # any multipliers give a bound
         values = [(spread * torch.randn(n, generator=generator, dtype=torch.float64),
                    spread * torch.randn((), generator=generator, dtype=torch.float64))
                   for n in sized.sizes]  # fmt: skip
-        any_bound = math.exp(float(propagated(chain, Multipliers(values), Limits())))
+        any_bound = math.exp(float(propagated(chain, Multipliers(values), WorkLimits())))
         assert lower <= any_bound * (1 + ATTACK)
 
 
@@ -245,7 +245,7 @@ def test_no_overflow_and_zero():
 def test_a_stage_that_is_too_large_counts_with_its_norm():
     net = network([6, 9, 9, 20, 4], seed=4)
     chain = read_chain(net)
-    full, narrow = closed_form(chain), closed_form(chain, Limits(units=10))
+    full, narrow = closed_form(chain), closed_form(chain, WorkLimits(units=10))
     product = lipschitz(net, 2, method="product")
     assert full < narrow * (1 - 1e-3)
     assert narrow < product * (1 - 1e-3)

@@ -16,8 +16,8 @@ from weightloom.errors import UnsupportedModuleError
 
 __all__ = [
     "Branch",
-    "Gain",
-    "Norm",
+    "GainStage",
+    "NormStage",
     "Product",
     "SelfAttention",
     "Shift",
@@ -34,7 +34,7 @@ Branch = tuple[Stage, ...]
 
 
 @dataclass(frozen=True)
-class Norm(Stage):
+class NormStage(Stage):
     """LayerNorm or RMSNorm over the last axis.
 
     The derivative of the normalisation is symmetric, >= 0, and has norm at most 1 / sqrt(variance +
@@ -70,7 +70,7 @@ class Norm(Stage):
 
 
 @dataclass(frozen=True)
-class Gain(Stage):
+class GainStage(Stage):
     """Every entry times a tensor of the network's own."""
 
     values: Tensor

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from weightloom.bounds.blocks.kinds import (
     Branch,
-    Gain,
-    Norm,
+    GainStage,
+    NormStage,
     Product,
     SelfAttention,
     Shift,
@@ -108,7 +108,7 @@ def _block(block: nn.Module, name: str) -> Iterator[Stage]:
         )
 
 
-def _norm(norm: nn.LayerNorm | nn.RMSNorm, name: str) -> Norm:
+def _norm(norm: nn.LayerNorm | nn.RMSNorm, name: str) -> NormStage:
     kind = type(norm).__name__
     gain, bias = norm.weight, getattr(norm, "bias", None)
     eps = rms_epsilon(norm) if isinstance(norm, nn.RMSNorm) else norm.eps
@@ -118,7 +118,7 @@ def _norm(norm: nn.LayerNorm | nn.RMSNorm, name: str) -> Norm:
             f"eps={eps}; bounds are known over the last axis, with a positive eps (without one it "
             f"has no Lipschitz constant)"
         )
-    return Norm(name, norm, gain, bias, float(eps), norm.normalized_shape[0])
+    return NormStage(name, norm, gain, bias, float(eps), norm.normalized_shape[0])
 
 
 def rms_epsilon(norm: nn.RMSNorm) -> float:
@@ -277,7 +277,7 @@ class _GraphReader:
         tensor = self.graph.attribute(own)
         if not isinstance(tensor, Tensor) or not bool(tensor.detach().isfinite().all()):
             raise self._refused(node, f"'{own.target}' is not a tensor of finite numbers")
-        kind = Shift if node.target in _SUMS else Gain
+        kind = Shift if node.target in _SUMS else GainStage
         return [kind(name, self.graph.module, tensor.detach())]
 
     def _attention_of(self, node: Node) -> tuple[Node, list[Stage]] | None:

@@ -32,11 +32,11 @@ from weightloom.bounds.stages import (
     Stage,
 )
 
-__all__ = ["Limits", "Multipliers", "Norms", "closed_form", "propagated"]
+__all__ = ["WorkLimits", "Multipliers", "Norms", "closed_form", "propagated"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkLimits:
     """Work that is still done; a larger stage contributes its norm, as in the product."""
 
     units: int = 1024
@@ -83,7 +83,9 @@ class Norms:
         return self._known[key]
 
 
-def closed_form(chain: Chain, limits: Limits | None = None, norms: Norms | None = None) -> Bound:
+def closed_form(
+    chain: Chain, limits: WorkLimits | None = None, norms: Norms | None = None
+) -> Bound:
     """The 2-norm bound of ECLipsE-Fast: one number for all multipliers of a layer.
 
     Never above the product of the layers' norms: on tiny images, where the zeros around them weigh
@@ -92,12 +94,12 @@ def closed_form(chain: Chain, limits: Limits | None = None, norms: Norms | None 
     """
     norms = norms or Norms(chain)
     with torch.no_grad():
-        log = float(propagated(chain, Multipliers(), limits or Limits(), norms))
+        log = float(propagated(chain, Multipliers(), limits or WorkLimits(), norms))
     return Bound(min(log, norms.product.log), "layer by layer, closed form (ECLipsE-Fast)")
 
 
 def propagated(
-    chain: Chain, multipliers: Multipliers, limits: Limits, norms: Norms | None = None
+    chain: Chain, multipliers: Multipliers, limits: WorkLimits, norms: Norms | None = None
 ) -> Tensor:
     """The logarithm of the bound; differentiable in the multipliers."""
     spread = Ellipsoid(torch.tensor(0.0, dtype=torch.float64))
@@ -109,7 +111,7 @@ def propagated(
 class _Walk:
     chain: Chain
     multipliers: Multipliers
-    limits: Limits
+    limits: WorkLimits
     norms: Norms
 
     def run(self, spread: Ellipsoid) -> Ellipsoid:

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from weightloom.bounds.chain import Chain
 from weightloom.bounds.network_norms import Bound
-from weightloom.bounds.semidefinite.recursion import Limits, Multipliers, Norms, propagated
+from weightloom.bounds.semidefinite.recursion import Multipliers, Norms, WorkLimits, propagated
 
 __all__ = ["tuned"]
 
 ITERATIONS = 60
 
 
-def tuned(chain: Chain, iterations: int = ITERATIONS, limits: Limits | None = None) -> Bound:
+def tuned(chain: Chain, iterations: int = ITERATIONS, limits: WorkLimits | None = None) -> Bound:
     """The smallest 2-norm bound that quasi-Newton steps from the closed form find.
 
     Costs about four times the closed form for each step.
     """
-    limits, norms = limits or Limits(), Norms(chain)
+    limits, norms = limits or WorkLimits(), Norms(chain)
     sizes = Multipliers()
     with torch.no_grad():
         start = float(propagated(chain, sizes, limits, norms))

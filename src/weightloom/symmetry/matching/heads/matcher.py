@@ -18,7 +18,7 @@ from weightloom.symmetry.matching.heads.deviations import Deviations
 from weightloom.symmetry.matching.heads.factors import HeadFactors
 from weightloom.symmetry.matching.heads.pairs import Comparison, FactorPair
 from weightloom.symmetry.matching.heads.planes import Planes
-from weightloom.symmetry.matching.heads.signatures import Candidates, candidates
+from weightloom.symmetry.matching.heads.signatures import HeadCandidates, candidates
 
 __all__ = ["HeadMatch", "match_heads"]
 
@@ -162,7 +162,7 @@ class _Matcher:
 
     # -- groups and heads that projections do not tell apart -------------------------------------
     def _retried(
-        self, compared: _Groups, proposed: Candidates, groups: Tensor, heads: Tensor
+        self, compared: _Groups, proposed: HeadCandidates, groups: Tensor, heads: Tensor
     ) -> tuple[Tensor, Tensor, str | None]:
         """Groups and heads after comparing all that are alike with those that failed."""
         failing = ~(compared.counted <= self.tolerance)
@@ -196,7 +196,7 @@ class _Matcher:
         heads[own] = torch.stack([order for order in chosen if order is not None])
         return groups, heads, None
 
-    def _heads(self, a: int, b: int, proposed: Candidates) -> Tensor:
+    def _heads(self, a: int, b: int, proposed: HeadCandidates) -> Tensor:
         """Heads of group b in the order of group a: by all their entries, given the maps."""
         guess = proposed.of_group(a, b)
         shared = self.a.shared

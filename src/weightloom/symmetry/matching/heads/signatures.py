@@ -17,14 +17,14 @@ from torch import Tensor
 from weightloom.symmetry.matching.heads.factors import HeadFactors
 from weightloom.symmetry.matching.keys import project, working
 
-__all__ = ["Candidates", "candidates", "signatures"]
+__all__ = ["HeadCandidates", "candidates", "signatures"]
 
 _VECTORS = 4
 _PHASES = 2  # sums over rotated planes, each with random phases
 
 
 @dataclass(frozen=True)
-class Candidates:
+class HeadCandidates:
     """Proposed partners: head i of a belongs to head ``heads[i]`` of b; groups likewise.
 
     ``near`` [groups, groups] (a, b): pairs of groups that the projections do not tell apart from
@@ -43,7 +43,7 @@ class Candidates:
         return b * shared + torch.as_tensor(linear_sum_assignment(block.numpy())[1])
 
 
-def candidates(a: HeadFactors, b: HeadFactors, tolerance: float) -> Candidates:
+def candidates(a: HeadFactors, b: HeadFactors, tolerance: float) -> HeadCandidates:
     """The assignment of heads and groups with the smallest sum of squared distances."""
     distances = torch.zeros(a.heads, a.heads, dtype=torch.float64)
     near = torch.ones(a.heads, a.heads, dtype=torch.bool)
@@ -61,9 +61,9 @@ def candidates(a: HeadFactors, b: HeadFactors, tolerance: float) -> Candidates:
     costs = torch.stack([_costs(row) for row in blocks])
     order = torch.as_tensor(linear_sum_assignment(costs.numpy())[1])
     similar = near.reshape(groups, a.shared, groups, a.shared).any(3).all(1)
-    result = Candidates(torch.zeros(a.heads, dtype=torch.long), order, similar, distances)
+    result = HeadCandidates(torch.zeros(a.heads, dtype=torch.long), order, similar, distances)
     parts = [result.of_group(i, int(j)) for i, j in enumerate(order)]
-    return Candidates(torch.cat(parts), order, similar, distances)
+    return HeadCandidates(torch.cat(parts), order, similar, distances)
 
 
 def _costs(blocks: Tensor) -> Tensor:
