@@ -31,9 +31,12 @@ def rounded(net, dtype):
 
 
 def with_change(tensors, name, flat, times, dtype):
-    """One weight moved by so many tolerances of its size, or of what is typical in its tensor."""
+    """One weight moved by so many tolerances of its size, or of what is typical in its tensor.
+
+    Folding leaves shifts of norms that are all zero: there 1 is the size.
+    """
     values = tensors[name].double().flatten().clone()
-    size = max(float(values[flat].abs()), float(values.square().mean().sqrt()))
+    size = max(float(values[flat].abs()), float(values.square().mean().sqrt())) or 1.0
     values[flat] += times * tolerance(dtype) * size
     return {**tensors, name: values.reshape(tensors[name].shape).to(dtype)}
 
