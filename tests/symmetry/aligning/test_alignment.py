@@ -16,6 +16,7 @@ from torch import nn
 from tests.symmetry.nets import ZOO, Net, mlp
 from weightloom.errors import ConfigError, MissingDependencyError, OutputError, ShapeError
 from weightloom.symmetry import align, interpolate, loss_barrier
+from weightloom.symmetry.aligning.judging import _numbers
 from weightloom.symmetry.group import apply_to_tensors, random_equivalent, tensors_of
 from weightloom.symmetry.matching.assignment import assign, weight_matching
 from weightloom.symmetry.probes import run
@@ -175,3 +176,22 @@ def test_barrier_vanishes_for_copies(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"weightloom\[plot\]"):
         result.plot(tmp_path / "other.png")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda y, hidden: y,
+        lambda y, hidden: (y, [hidden]),
+        lambda y, hidden: {"loss": y.mean(), "logits": y, "cache": (hidden,)},
+    ],
+)
+def test_outputs_in_every_form_are_compared(output):
+    """What a network returns besides its output (a loss, a cache) does not count."""
+    y, hidden = torch.randn(6, 3), torch.randn(6, 4)
+    assert torch.equal(_numbers(output(y, hidden)), y.double())
+
+
+def test_outputs_without_numbers_need_a_loss():
+    with pytest.raises(ConfigError, match="without floating-point tensors, so outputs cannot"):
+        _numbers({"classes": torch.arange(3)})

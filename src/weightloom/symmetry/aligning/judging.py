@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +90,28 @@ def _deviation(
 
 
 def _numbers(output: object) -> Tensor:
-    """The floating-point tensors of an output [rows, numbers], as far as they have these rows."""
-    leaves = [
-        leaf.detach().cpu().double()
-        for leaf in tree_leaves(output)
-        if isinstance(leaf, Tensor) and leaf.is_floating_point()
-    ]
-    if not leaves:
+    """The floating-point tensors of an output [rows, numbers].
+
+    Of a tuple or a dict, the tensors it holds itself: caches and hidden states lie deeper. Single
+    numbers (a loss) are left out, and tensors with another number of rows.
+    """
+    parts: list[object] = [output]
+    if isinstance(output, Mapping):
+        parts = list(output.values())
+    elif isinstance(output, tuple | list):
+        parts = list(output)
+    tensors = _floating(parts) or _floating(tree_leaves(output))
+    if not tensors:
         raise ConfigError(
             f"the network returns a {type(output).__name__} without floating-point tensors, so "
             "outputs cannot be compared; give a loss"
         )
-    rows = [leaf.reshape(len(leaf), -1) if leaf.dim() else leaf.reshape(1, 1) for leaf in leaves]
-    return torch.cat([part for part in rows if len(part) == len(rows[0])], 1)
+    return torch.cat([part for part in tensors if len(part) == len(tensors[0])], 1)
+
+
+def _floating(parts: list[object]) -> list[Tensor]:
+    return [
+        part.detach().cpu().double().reshape(len(part), -1)
+        for part in parts
+        if isinstance(part, Tensor) and part.is_floating_point() and part.dim()
+    ]
