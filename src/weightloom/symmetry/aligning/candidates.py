@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weightloom.networks.layers import BATCH_NORMS
 from weightloom.symmetry.aligning.activations import activation_matching, correlations
 from weightloom.symmetry.aligning.averaging import working_tensors
-from weightloom.symmetry.aligning.batches import DataBatches
+from weightloom.symmetry.aligning.batches import InputBatches
 from weightloom.symmetry.canonical import normal_element
 from weightloom.symmetry.group import apply_to_tensors, compose, invert
 from weightloom.symmetry.matching.assignment import weight_matching
@@ -19,7 +19,7 @@ from weightloom.symmetry.spec import Element, Kind, Spec
 
 __all__ = [
     "METHODS",
-    "Candidates",
+    "Proposals",
     "Variant",
     "candidates",
     "refined",
@@ -40,7 +40,7 @@ _ORDERS = 3  # in which weight matching takes the spaces; each ends in a local o
 
 
 @dataclass(frozen=True)
-class Candidates:
+class Proposals:
     """Elements by method and variant, and the spaces whose units were not seen on the data."""
 
     elements: dict[Variant, Element]
@@ -52,9 +52,9 @@ def candidates(
     b: nn.Module,
     spec: Spec,
     method: str | None,
-    batches: DataBatches | None,
+    batches: InputBatches | None,
     sweeps: int,
-) -> Candidates:
+) -> Proposals:
     """Elements that may bring b close to a, by the names in `METHODS`."""
     tensors = working_tensors(a, b)
     allowed = without_scales_before_norms(spec, a)
@@ -62,7 +62,7 @@ def candidates(
     if method in (None, "weights"):
         elements |= _by_weights(allowed, tensors[0], tensors[1], sweeps)
     if method == "weights" or batches is None:
-        return Candidates(elements)
+        return Proposals(elements)
     seen = correlations([a], b, allowed, batches, "matching")
     unseen = seen.unseen(allowed)
     # All places together, and values after the activation alone: neither is always better.
@@ -74,7 +74,7 @@ def candidates(
         elements["activations", variant] = element
         element = refined(allowed, tensors[0], tensors[1], element, sweeps)
         elements["refined activations", variant] = element
-    return Candidates(elements, unseen)
+    return Proposals(elements, unseen)
 
 
 def _by_weights(spec: Spec, a: Tensors, b: Tensors, sweeps: int) -> dict[Variant, Element]:
