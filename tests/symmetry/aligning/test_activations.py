@@ -17,7 +17,7 @@ from tests.symmetry.nets import ZOO, Net, mlp
 from weightloom.errors import ConfigError
 from weightloom.symmetry import align, apply, random_element, read
 from weightloom.symmetry.aligning.activations import activation_matching, correlations
-from weightloom.symmetry.aligning.batches import InputBatches
+from weightloom.symmetry.aligning.batches import DataBatches
 from weightloom.symmetry.aligning.observation import Observer
 from weightloom.symmetry.group import tensors_of
 from weightloom.symmetry.probes import run
@@ -111,8 +111,8 @@ def test_attention_is_one_operation():
 def test_correlations_are_those_of_numpy_however_the_data_are_cut():
     a, b = (Net(lambda: mlp("tanh", 3, 6, 5, 2), (3,)).make(seed=seed) for seed in (0, 1))
     spec, x = read(a), torch.randn(90, 3, generator=seeded(0), dtype=torch.float64) + 5
-    whole = correlations([a], b, spec, InputBatches(x), "")
-    parts = correlations([a], b, spec, InputBatches([x[:7], x[7:40], x[40:]]), "")
+    whole = correlations([a], b, spec, DataBatches(x), "")
+    parts = correlations([a], b, spec, DataBatches([x[:7], x[7:40], x[40:]]), "")
     for name, layer, after in (("0", 1, 2), ("2", 3, 4)):
         for table, cut in ((whole.written, layer), (whole.read, after)):
             values = [net[:cut](x).detach().numpy() for net in (a, b)]
@@ -128,7 +128,7 @@ def test_constant_units_are_correlated_with_nothing():
     a = mlp("relu", 3, 4, 2)
     with torch.no_grad():
         a[0].weight[2] = 0
-    table = correlations([a], a, read(a), InputBatches(torch.randn(20, 3)), "")
+    table = correlations([a], a, read(a), DataBatches(torch.randn(20, 3)), "")
     assert table.written["0"][2].abs().max() == 0
     assert torch.allclose(table.written["0"].diagonal(), torch.tensor([1.0, 1, 0, 1]).double())
 
@@ -138,7 +138,7 @@ def test_known_permutations_are_recovered(name):
     net = ZOO[name].make()
     twin, spec = disguised(net, 2), read(net)
     data = ZOO[name].inputs(64)
-    table = correlations([net], twin, spec, InputBatches(data), "")
+    table = correlations([net], twin, spec, DataBatches(data), "")
     assert table.unseen(spec) == ()
     back = tensors_of(apply(activation_matching(spec, table), twin, spec))
     for key, tensor in tensors_of(net).items():
@@ -272,7 +272,7 @@ def test_different_steps_for_the_same_batch_are_refused():
     other.times = 2
     spec = read(net)
     with pytest.raises(ValueError, match=r"use 'inner.weight' a different number of times"):
-        correlations([net], other, spec, InputBatches(X), "")
+        correlations([net], other, spec, DataBatches(X), "")
 
 
 @pytest.mark.parametrize("name", ["convnext", "bert", "llama"])
@@ -283,7 +283,7 @@ def test_transformers_come_back(name):
         call, spec = call_of(net), read(net)
         element = Element(random_element(spec, seeded(1)).permutation)
         twin = apply(element, net, spec)
-        table = correlations([net], twin, spec, InputBatches(call), "")
+        table = correlations([net], twin, spec, DataBatches(call), "")
         assert table.unseen(spec) == ()
         result = align(net, twin, call, method="activations", repair=False)
     assert result.method in ("activations", "refined activations")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weightloom.errors import ShapeError
-from weightloom.symmetry.aligning.batches import InputBatches, evaluating, run_on
+from weightloom.symmetry.aligning.batches import DataBatches, evaluating, run_on
 from weightloom.symmetry.aligning.observation import Observer, Use
 from weightloom.symmetry.matching.assignment import assign
 from weightloom.symmetry.spec import Axis, Element, Kind, Spec
@@ -84,7 +84,7 @@ class Correlations:
 
 
 def correlations(
-    references: Sequence[nn.Module], b: nn.Module, spec: Spec, batches: InputBatches, what: str
+    references: Sequence[nn.Module], b: nn.Module, spec: Spec, batches: DataBatches, what: str
 ) -> Correlations:
     """Correlations of the units of b with those of each reference, added up over references."""
     moments: dict[tuple[int, Key], _Moments] = {}

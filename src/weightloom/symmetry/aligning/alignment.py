@@ -12,7 +12,7 @@ from torch import nn
 
 from weightloom.errors import ConfigError, ShapeError
 from weightloom.symmetry.aligning.averaging import distance, require_values, working_tensors
-from weightloom.symmetry.aligning.batches import InputBatches
+from weightloom.symmetry.aligning.batches import DataBatches
 from weightloom.symmetry.aligning.candidates import METHODS, Variant, candidates
 from weightloom.symmetry.aligning.judging import Judge, Loss
 from weightloom.symmetry.equivalence import (
@@ -117,7 +117,7 @@ def align(
         element = exact_element(a, b, spec)
         if element is not None:
             return _result(a, b, spec, element, "exact", {}, ())
-    batches = None if data is None else InputBatches(data, progress)
+    batches = None if data is None else DataBatches(data, progress)
     proposed = candidates(a, b, spec, method, batches, sweeps)
     elements = {NONE: Element(), **proposed.elements}
     scores = _scores(a, b, spec, elements, Judge(loss, batches, repair))

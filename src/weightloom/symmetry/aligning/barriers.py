@@ -12,7 +12,7 @@ from torch import nn
 from weightloom.errors import ConfigError, MissingDependencyError, OutputError
 from weightloom.symmetry.aligning.alignment import Alignment, align
 from weightloom.symmetry.aligning.averaging import interpolate
-from weightloom.symmetry.aligning.batches import InputBatches
+from weightloom.symmetry.aligning.batches import DataBatches
 from weightloom.symmetry.aligning.judging import Judge, Loss
 
 __all__ = ["Barrier", "loss_barrier"]
@@ -80,7 +80,7 @@ def loss_barrier(
         raise ConfigError(f"steps is {steps}; at least 3 points are needed to see a barrier")
     ts = tuple(step / (steps - 1) for step in range(steps))
     aligned = align(a, b, data, method=method, loss=loss, repair=repair, progress=progress)
-    batches = None if data is None else InputBatches(data, progress)
+    batches = None if data is None else DataBatches(data, progress)
     judge = Judge(loss, batches, repair and aligned.method != "exact")
     naive = tuple(judge.loss_of(interpolate(a, b, t)) for t in ts)
     losses = tuple(

@@ -14,12 +14,12 @@ from torch.utils.data import Dataset, IterableDataset
 
 from weightloom.errors import ConfigError
 
-__all__ = ["InputBatches", "evaluating", "run_on"]
+__all__ = ["DataBatches", "evaluating", "run_on"]
 
 _ROWS = 256  # rows of one batch, where the data are one tensor
 
 
-class InputBatches:
+class DataBatches:
     """Data as batches that can be read many times.
 
     ``data`` is a tensor of inputs [n, ...]; a tuple (inputs, targets) or a dict of such tensors; or

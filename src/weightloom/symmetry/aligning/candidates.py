@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weightloom.networks.layers import BATCH_NORMS
 from weightloom.symmetry.aligning.activations import activation_matching, correlations
 from weightloom.symmetry.aligning.averaging import working_tensors
-from weightloom.symmetry.aligning.batches import InputBatches
+from weightloom.symmetry.aligning.batches import DataBatches
 from weightloom.symmetry.canonical import normal_element
 from weightloom.symmetry.group import apply_to_tensors, compose, invert
 from weightloom.symmetry.matching.assignment import weight_matching
@@ -52,7 +52,7 @@ def candidates(
     b: nn.Module,
     spec: Spec,
     method: str | None,
-    batches: InputBatches | None,
+    batches: DataBatches | None,
     sweeps: int,
 ) -> Proposals:
     """Elements that may bring b close to a, by the names in `METHODS`."""

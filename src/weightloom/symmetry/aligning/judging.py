@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from weightloom.errors import ConfigError
 from weightloom.symmetry.aligning.averaging import average, distance
-from weightloom.symmetry.aligning.batches import InputBatches, evaluating, run_on
+from weightloom.symmetry.aligning.batches import DataBatches, evaluating, run_on
 from weightloom.symmetry.aligning.repairing import repaired
 from weightloom.symmetry.group import tensors_of
 
@@ -34,7 +34,7 @@ class Judge:
     """
 
     loss: Loss | None = None
-    batches: InputBatches | None = None
+    batches: DataBatches | None = None
     repair: bool = True
 
     def join(self, networks: Networks, shares: Shares) -> tuple[nn.Module, bool]:
@@ -71,7 +71,7 @@ class Judge:
 
 
 def _deviation(
-    merged: nn.Module, networks: Networks, shares: Shares, batches: InputBatches
+    merged: nn.Module, networks: Networks, shares: Shares, batches: DataBatches
 ) -> float:
     """Mean square of merged - goal relative to the variance of goal, the average of outputs."""
     gap, rows = 0.0, 0

@@ -21,7 +21,7 @@ from weightloom.symmetry.aligning.alignment import (
     spec_of_all,
 )
 from weightloom.symmetry.aligning.averaging import average, require_values, working_tensors
-from weightloom.symmetry.aligning.batches import InputBatches
+from weightloom.symmetry.aligning.batches import DataBatches
 from weightloom.symmetry.aligning.candidates import (
     Variant,
     candidates,
@@ -129,7 +129,7 @@ def merge(
     check_method(method, data)
     shares = shares_of(weights, len(networks))
     require_values(*networks)
-    judge = Judge(loss, None if data is None else InputBatches(data, progress), repair)
+    judge = Judge(loss, None if data is None else DataBatches(data, progress), repair)
     exact = _exact(networks, method)
     if exact is not None:
         return _exactly_merged(networks, exact, shares, judge)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from weightloom.errors import ConfigError
 from weightloom.symmetry.aligning.averaging import require_values
-from weightloom.symmetry.aligning.batches import InputBatches, evaluating, run_on
+from weightloom.symmetry.aligning.batches import DataBatches, evaluating, run_on
 from weightloom.symmetry.aligning.observation import Observer, Use
 from weightloom.symmetry.group import tensors_of
 from weightloom.symmetry.reading.reader import read
@@ -62,7 +62,7 @@ def repair(
     """
     require_values(merged, *networks)
     return repaired(
-        merged, networks, InputBatches(data, progress), shares_of(weights, len(networks))
+        merged, networks, DataBatches(data, progress), shares_of(weights, len(networks))
     )
 
 
@@ -82,7 +82,7 @@ def shares_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
 
 
 def repaired(
-    merged: nn.Module, networks: Sequence[nn.Module], batches: InputBatches, shares: Sequence[float]
+    merged: nn.Module, networks: Sequence[nn.Module], batches: DataBatches, shares: Sequence[float]
 ) -> nn.Module:
     """`repair` with data and shares as they are used."""
     result = copy.deepcopy(merged)
@@ -152,7 +152,7 @@ def _hidden_rows(module: nn.Module) -> dict[str, int]:
 def _goals(
     networks: Sequence[nn.Module],
     rows: dict[str, int],
-    batches: InputBatches,
+    batches: DataBatches,
     shares: Sequence[float],
 ) -> dict[str, _Goal]:
     """What each layer that can be repaired shall write, by the name of its weight."""
