@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from weightloom.errors import UnsupportedModuleError
 from weightloom.networks.layers import ANY_CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS, is_conv1d
 
-__all__ = ["ExampleCall", "evaluating", "example_call", "is_auxiliary"]
+__all__ = [
+    "ExampleCall",
+    "evaluating",
+    "example_call",
+    "has_auxiliary",
+    "is_auxiliary",
+    "returned_names",
+]
 
 _BATCH, _LENGTH = 2, 6
 _SIDES = (32, 8, 16, 28, 12, 64, 24, 20, 48, 96, 128, 224, 4, 6, 2, *range(3, 41, 2))
@@ -84,6 +91,20 @@ def is_auxiliary(name: str) -> bool:
     They are no part of the function of a model that has an output of its own, such as ``logits``.
     """
     return name in _AUXILIARY
+
+
+def has_auxiliary(kind: type) -> bool:
+    """Whether outputs of this type have by-products: the named outputs of transformers do.
+
+    What a mapping of one's own holds under such a name is an output like any other.
+    """
+    return any(base.__name__ == "ModelOutput" for base in kind.__mro__)
+
+
+def returned_names(output: Mapping[str, Any]) -> list[str]:
+    """The names of a mapping of outputs that belong to the network's function."""
+    own = [name for name in output if not (has_auxiliary(type(output)) and is_auxiliary(name))]
+    return own or list(output)
 
 
 @contextmanager

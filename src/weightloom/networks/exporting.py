@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules import transformer
 
 from weightloom.errors import UnsupportedModuleError
-from weightloom.networks.examples import ExampleCall, evaluating, example_call, is_auxiliary
+from weightloom.networks.examples import (
+    ExampleCall,
+    evaluating,
+    example_call,
+    has_auxiliary,
+    is_auxiliary,
+)
 from weightloom.networks.graph import Graph, Node, NodeKind, substitute
 from weightloom.networks.simplify import simplified
 
@@ -181,8 +187,11 @@ class _ProgramReader:
                 raise UnsupportedModuleError(
                     f"the network writes into {spec.target!r} while it runs, which is not supported"
                 )
-        names = getattr(self.program.call_spec.out_spec, "context", None)
+        layout = self.program.call_spec.out_spec
+        names = getattr(layout, "context", None)
         if not isinstance(names, list) or len(names) != len(outputs):
+            return tuple(outputs)
+        if not (isinstance(layout.type, type) and has_auxiliary(layout.type)):
             return tuple(outputs)
         if all(is_auxiliary(str(name)) for name in names):
             return tuple(outputs)

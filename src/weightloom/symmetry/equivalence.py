@@ -13,6 +13,7 @@ from weightloom.networks.finiteness import require_finite
 from weightloom.symmetry.spec import Element
 from weightloom.symmetry.verdict.answer import Equivalence
 from weightloom.symmetry.verdict.complete import decide_completely
+from weightloom.symmetry.verdict.deviating import effect_of_deviating_weights
 from weightloom.symmetry.verdict.elements import (
     WeightEvidence,
     architecture_mismatch,
@@ -21,7 +22,7 @@ from weightloom.symmetry.verdict.elements import (
     graphs_differ,
     without_redundant_units,
 )
-from weightloom.symmetry.verdict.evidence import Outputs, run_both, search_difference
+from weightloom.symmetry.verdict.evidence import Outputs, listed, run_both, search_difference
 from weightloom.symmetry.verdict.twins import code_difference, same_bits
 from weightloom.symmetry.verdict.weights import unit_roundoff, weight_tolerance
 
@@ -112,6 +113,11 @@ def _compared(
         elif witness is not None:
             there = run_both(a, b, unit, tolerance, probes, witness)
             outputs = there if there.differ else outputs
+    if not weights.agree and outputs.agree:
+        given = None if inputs is None else listed(inputs)
+        limits = (limit, tolerance)
+        effect = effect_of_deviating_weights((a, b), networks, weights, unit, limits, given)
+        outputs = effect if effect is not None and effect.differ else outputs
     graphs = code
     if weights.agree and code is not None and networks is not None:
         graphs = graphs_differ(networks, outputs.example)

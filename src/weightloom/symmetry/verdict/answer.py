@@ -43,7 +43,8 @@ class Equivalence:
     probe: Any = None
     """different: an input on which the outputs differ; a tensor, or a tuple or dict of arguments"""
     probe_deviation: float | None = None
-    """largest difference of the outputs on ``probe``"""
+    """largest difference of the outputs on ``probe``; where rounding of all weights hides it: of
+    the first network, as it is and with the weights that deviate replaced"""
     probe_noise: float | None = None
     """what rounding of the weights explains of ``probe_deviation``"""
 

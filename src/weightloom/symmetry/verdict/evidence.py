@@ -13,7 +13,7 @@ from weightloom.symmetry.verdict.inputs import make_probes
 from weightloom.symmetry.verdict.outputs import OutputDifference, compare_outputs, measure
 from weightloom.symmetry.verdict.running import LARGE, Arguments, RunError, Runner
 
-__all__ = ["Outputs", "run_both", "search_difference"]
+__all__ = ["Outputs", "listed", "run_both", "search_difference"]
 
 _ROWS, _ROWS_LARGE, _ROWS_SEARCH = 64, 8, 4096
 _HUGE = 1 << 24  # parameters above which float32 is tried first
@@ -55,7 +55,7 @@ def run_both(
     rows = (_ROWS if size <= LARGE else _ROWS_LARGE) if probes is None else probes
     if rows <= 0 and inputs is None:
         return Outputs(None, "outputs of both networks on some inputs (probes=0 was given)")
-    given = None if inputs is None else _listed(inputs)
+    given = None if inputs is None else listed(inputs)
     if size > _HUGE and unit >= _UNIT_FLOAT32:
         # Half the time and memory. Its own rounding can look like a small difference.
         result = _in_dtype(a, b, unit, tolerance, rows, given, torch.float32)
@@ -84,7 +84,7 @@ def _is_small(module: nn.Module) -> bool:
     return sum(p.numel() for p in module.parameters()) <= LARGE
 
 
-def _listed(inputs: Any) -> list[Arguments]:
+def listed(inputs: Any) -> list[Arguments]:
     """One call for each entry of a list; a tensor, a tuple or a mapping is one call."""
     return [Arguments.of(each) for each in (inputs if isinstance(inputs, list) else [inputs])]
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weightloom.errors import UnsupportedModuleError
+from weightloom.networks.examples import returned_names
 
 __all__ = ["LARGE", "Arguments", "RunError", "Runner", "leaves"]
 
@@ -98,6 +99,7 @@ class Runner:
         self.device = torch.device("cpu") if first is None else first.device
         self.size = sum(parameter.numel() for parameter in self.copy.parameters())
         self._pairs = list(_weights(self.copy, module))
+        self._places: dict[int, Tensor] | None = None
 
     def run(self, arguments: Arguments, seed: int = 0) -> list[Tensor]:
         """All numbers of the output, as tensors on the CPU in float64."""
@@ -121,13 +123,35 @@ class Runner:
             outputs = self.run(arguments)
         return outputs, precision.unit
 
+    def restricted(self, places: Mapping[str, Tensor]) -> Runner:
+        """The runner, which now moves only the weights at these places."""
+        named = self._named()
+        self._places = {id(named[name]): place for name, place in places.items()}
+        return self
+
+    def replaced(self, tensors: Mapping[str, Tensor]) -> Runner:
+        """The runner, with other values in the tensors of these names."""
+        values = {id(own): tensors[name] for name, own in self._named().items() if name in tensors}
+        self._pairs = [(own, values.get(id(own), given)) for own, given in self._pairs]
+        for own, given in self._pairs:
+            own.copy_(given)
+        return self
+
+    def _named(self) -> dict[str, Tensor]:
+        return {**dict(self.copy.named_parameters()), **dict(self.copy.named_buffers())}
+
     @contextmanager
     def moved(self, amount: float, seed: int) -> Iterator[None]:
         """Every weight w is w (1 + amount) or w (1 - amount), at random, inside the block."""
         generator = torch.Generator().manual_seed(seed)
         try:
             for own, given in self._pairs:
+                place = None if self._places is None else self._places.get(id(own))
+                if self._places is not None and place is None:
+                    continue
                 _move(own, given, amount, generator)
+                if place is not None:
+                    own.copy_(torch.where(place.to(own.device), own, given.to(own)))
             yield
         finally:
             for own, given in self._pairs:
@@ -219,7 +243,7 @@ def leaves(value: Any, depth: int = 0) -> list[Tensor] | None:
         return None
     parts: Any
     if isinstance(value, Mapping):
-        parts = value.values()
+        parts = [value[name] for name in returned_names(value)]
     elif isinstance(value, tuple | list):
         parts = value
     elif isinstance(value, nn.Module):
