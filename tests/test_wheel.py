@@ -22,7 +22,7 @@ def wheel(tmp_path_factory):
 
 
 def test_the_wheel_is_small_and_has_nothing_of_the_papers(wheel):
-    assert wheel.stat().st_size < 1_000_000
+    assert wheel.stat().st_size < 1_500_000  # 160 kB are d3 and Plot, for the page
     names = zipfile.ZipFile(wheel).namelist()
     assert "weightloom/hyper/hypernetwork.py" in names
     assert "weightloom/web/static/index.html" in names

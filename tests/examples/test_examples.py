@@ -54,7 +54,7 @@ def test_the_written_network_draws_a_digit(run):
     """What was exported is whole: it loads, and is closer to its own digit than to most others."""
     _, out = run("implicit_images")
     example = load("implicit_images")
-    network = wl.load(example.coordinate_network(waves=4, hidden=16), out / "digit.safetensors")
+    network = wl.load(example.network(waves=8, hidden=16), out / "digit.safetensors")
     data = load_mnist_or_digits(NOWHERE, test=100)
     truth = data.test[data.test_labels.tolist().index(3)]
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_training_sees_pixels_at_their_places():
 def test_interpolation_begins_and_ends_at_the_two_networks():
     example = load("implicit_images")
     small = torch.rand(2, 16)
-    hyper = example.build(small, waves=2, hidden=8, width=8)["hypernetwork"]
+    hyper = example.build(16, waves=2, hidden=8, width=8)["hypernetwork"]
     drawn = example.between(hyper, *small, 8, 3)
     assert torch.allclose(drawn[[0, -1]], example.draw(hyper, small, 8), atol=1e-6)
     middle, last = (hyper.materialize(condition) for condition in small)

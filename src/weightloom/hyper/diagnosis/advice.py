@@ -72,6 +72,11 @@ def _is_relative(diagnosis: Diagnosis) -> bool:
     return diagnosis.initialisation.startswith("delta")
 
 
+def _starts_at_one_network(diagnosis: Diagnosis) -> bool:
+    """Whether all conditions have the given primary at the start: relative heads and FiLM."""
+    return _is_relative(diagnosis) or "neither scaled nor shifted" in diagnosis.initialisation
+
+
 # -- not finite ----------------------------------------------------------------------------------
 
 
@@ -195,7 +200,7 @@ def independent(diagnosis: Diagnosis) -> str | None:
     if not rows:
         return None
     if all(row.effective_rank == 0.0 for row in rows):
-        if _is_relative(diagnosis) and _inputs_differ(diagnosis):
+        if _starts_at_one_network(diagnosis) and _inputs_differ(diagnosis):
             return None  # such a head starts there; whether it stays there, training steps show
         return f"all conditions get the same weights: {_same_weights(diagnosis)}"
     total = sum(row.size for row in rows)

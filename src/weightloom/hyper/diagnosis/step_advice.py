@@ -32,7 +32,7 @@ SATURATED, WRONG = 0.9, 0.1
 RISE, JUMP, STALL = 1.1, 3.0, 0.97
 """factors of the loss: a rise in one step or in all of them, a rise of the first loss at any step,
 and what counts as no progress"""
-IGNORED = 1e-3
+IGNORED = 5e-4
 """change of outputs, over their scale, if rows have the weights of others: less is none. Runs that
 train had 0.01 or more after five steps"""
 UNEXPLAINED = 0.5

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weightloom.errors import HeadError
-from weightloom.hyper.heads.base import Head, InitTarget, key, like, reach
+from weightloom.hyper.heads.base import Head, InitTarget, key, like
 from weightloom.hyper.rows import Factored, Generated, Written
 from weightloom.networks import WeightSpec
 
@@ -54,7 +54,6 @@ class AdapterHead(Head):
     relative = True
     depth_of: Tensor
     kind_of: Tensor
-    size: Tensor
 
     def __init__(
         self,
@@ -112,10 +111,6 @@ class AdapterHead(Head):
         self.from_kind = nn.Linear(self.kind_embedding, self.width, bias=False, **options)
         self.inner = nn.Linear(self.width, self.width, **options)
         self.outer = nn.Linear(self.width, self.width, **options)
-        # Of what the output layers see, so that a step of Adam moves factors as far at any width.
-        self.register_buffer(
-            "size", torch.full((self.width,), reach(self.width) / self.width, **options)
-        )
         self._allocate_outputs(options)
 
     def _index(self, name: str, values: Tensor, device: torch.device) -> None:
@@ -166,22 +161,16 @@ class AdapterHead(Head):
         """features [b, k] -> one row for each tensor and condition, [tensors, b, width].
 
         Tensors come first, so that each one's rows are contiguous. The result is normalised: its
-        root mean square is ``reach / width``, whatever the features are.
+        squares have mean 1, whatever the features are.
         """
         place = self.from_depth(self.depths)[self.depth_of]
         place = place + self.from_kind(self.kind_vectors)[self.kind_of]
         hidden = F.silu(self.from_features(features) + place.unsqueeze(1))
         hidden = hidden + self.outer(F.silu(self.inner(self._normal(hidden))))
-        # eps relative to squares of 1, as in the layer before.
-        return F.layer_norm(hidden, (self.width,), self.size.to(hidden.dtype))
+        return self._normal(hidden)
 
     def _normal(self, hidden: Tensor) -> Tensor:
         return F.layer_norm(hidden, (self.width,))
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Heads that were saved before output layers saw ``size`` saw rows of mean square 1."""
-        state_dict.setdefault(f"{prefix}size", torch.ones_like(self.size))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _factored(self, kind: _Kind, hidden: Tensor) -> list[Generated]:
         """One product for all layers of a kind: hidden [layers, b, width]."""
@@ -223,11 +212,10 @@ class AdapterHead(Head):
             self._draw(self.right[kind.stored], each)
 
     def _draw(self, layer: nn.Module, variance: float) -> None:
-        """Outputs with this variance: the rows that the layer sees have mean square size^2."""
-        weight, bias = layer.weight, layer.bias
-        deviation = math.sqrt(variance * self.width) / reach(self.width)
-        weight.normal_(0.0, deviation)  # type: ignore[operator]
-        bias.zero_()  # type: ignore[operator]
+        """Outputs with this variance: the rows that the layer sees have mean square 1."""
+        assert isinstance(layer, nn.Linear)
+        layer.weight.normal_(0.0, math.sqrt(variance / self.width))
+        layer.bias.zero_()
 
     def default(self) -> None:
         self.zero(1.0)
@@ -250,7 +238,6 @@ class AdapterHead(Head):
 
     def _initialise_trunk(self, moment: float) -> None:
         """A third of the first layer's variance each from features, depth and kind."""
-        self.size.fill_(reach(self.width) / self.width)
         self.depths.normal_()
         self.kind_vectors.normal_()
         parts = (self.from_features, self.from_depth, self.from_kind)

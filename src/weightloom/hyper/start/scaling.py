@@ -46,6 +46,9 @@ SHARED_FEATURES = 16
 # Steps of a layer that sums as many products are those of an ordinary one (`multipliers`).
 USUAL_WIDTH = 64.0
 
+# Narrower layers have longer steps, up to this factor: with SGD the square of it counts.
+LARGEST_MULTIPLIER = 4.0
+
 # With fewer features than this, dividing by their size loses too much of what they say.
 FEWEST_NORMALISED = 8
 
@@ -157,7 +160,8 @@ def multipliers(primary: nn.Module, spec: WeightSpec) -> dict[str, float]:
     for layer in layer_gains(primary).values():
         slope = min(1.0, math.sqrt(layer.backward_gain))
         prefix = f"{layer.name}." if layer.name else ""
-        width = 1.0 if layer.name == first else USUAL_WIDTH / layer.fan_in
+        width = min(USUAL_WIDTH / layer.fan_in, LARGEST_MULTIPLIER)
+        width = 1.0 if layer.name == first else width
         factors[f"{prefix}weight"] = slope * width
         factors[f"{prefix}bias"] = slope
     return {name: factor for name, factor in factors.items() if factor != 1.0 and name in spec}
