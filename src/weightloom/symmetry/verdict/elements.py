@@ -65,7 +65,8 @@ def compare_weights(
     """The weights as they are, if the code is the same; else up to a group element.
 
     ``code``: why the code is not known to be the same, see `code_difference`. ``call``: an example
-    of what both networks take, for those that are read on one. Each network is traced once.
+    of what both networks take, for those that are read on one. Each network is traced once, and
+    once more as operations if units are multiplied: the scales of gates are known there only.
     """
     if code is None:
         evidence = _checked((a, b), Element(), None, limit, sums=False)
@@ -79,9 +80,33 @@ def compare_weights(
         return WeightEvidence(False, None, float("inf"), None, str(error)), None
     merged = graphs[0].module is not a or graphs[1].module is not b
     evidence = _matched(networks, limit, merged)
+    if not evidence.agree and all(map(_multiplies, graphs)):
+        finer = _by_operations(a, b, limit, inputs)
+        evidence, networks = finer or (evidence, networks)
     if not evidence.agree and (kept := _kept_in_order(graphs[0])):
         evidence = replace(evidence, mismatch=f"{evidence.mismatch}; {kept}")
     return evidence, networks
+
+
+def _multiplies(graph: Graph) -> bool:
+    """Whether layers were read and two values are multiplied, as in a gated unit."""
+    return not graph.exported and any(
+        node.title in ("mul", "mul_", "multiply") and len(node.inputs) > 1 for node in graph.nodes
+    )
+
+
+def _by_operations(
+    a: nn.Module, b: nn.Module, limit: float, inputs: ExampleCall | None
+) -> tuple[WeightEvidence, Networks] | None:
+    """The element that is found where both networks are read as operations; None if none is."""
+    try:
+        graphs = folded(operations_of(a, inputs)), folded(operations_of(b, inputs))
+        networks = Networks(graphs, (read_graph(graphs[0]), read_graph(graphs[1])))
+    except UnsupportedModuleError:
+        return None
+    merged = graphs[0].module is not a or graphs[1].module is not b
+    evidence = _matched(networks, limit, merged)
+    return (evidence, networks) if evidence.agree else None
 
 
 def _kept_in_order(graph: Graph) -> str | None:
