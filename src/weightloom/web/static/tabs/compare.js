@@ -129,7 +129,7 @@ export async function mount(section, tools) {
     return card(null, title,
       equivalence.missing && equivalence.answer === "undecided" && el("p", {}, `Missing: ${equivalence.missing}.`),
       equivalence.mismatch && equivalence.answer !== "same" && el("p", {}, `First difference: ${equivalence.mismatch}.`),
-      equivalence.probe && el("p", {}, `They differ at (${equivalence.probe.input.map(format).join(", ")}): ${equivalence.probe.outputs.map((values) => `(${values.map(format).join(", ")})`).join(" and ")}.`),
+      equivalence.probe && el("p", {}, `They differ at (${equivalence.probe.input.map((value) => format(value)).join(", ")}): ${equivalence.probe.outputs.map((values) => `(${values.map((value) => format(value)).join(", ")})`).join(" and ")}.`),
       equivalence.reduced && el("p", {}, "After removal of clones and idle units."),
       new Set(Object.values(equivalence.tried)).size > 1 && el("p", {class: "muted"}, `The files do not say their activation. ${tried.map(([name, answer]) => `${name}: ${answer}`).join("; ")}.`),
       el("p", {class: "muted"}, `Largest differences: ${numbers.join("; ")}.`));
