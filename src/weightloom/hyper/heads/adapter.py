@@ -213,9 +213,9 @@ class AdapterHead(Head):
 
     def _draw(self, layer: nn.Module, variance: float) -> None:
         """Outputs with this variance: the rows that the layer sees have mean square 1."""
-        assert isinstance(layer, nn.Linear)
-        layer.weight.normal_(0.0, math.sqrt(variance / self.width))
-        layer.bias.zero_()
+        weight, bias = layer.weight, layer.bias
+        weight.normal_(0.0, math.sqrt(variance / self.width))  # type: ignore[operator]
+        bias.zero_()  # type: ignore[operator]
 
     def default(self) -> None:
         self.zero(1.0)
